@@ -114,6 +114,8 @@ def set_up(
     bench = Bench.here(net, space, **how)
     check_int8(args, dtype)
     if dtype == "int8":
+        if sized is not None and (args.calibrate is not None or args.max_loss is not None):
+            raise ValueError("--calibrate and --max-loss: a table says what stays in float")
         parts = sized.float_parts if sized is not None else _float_parts(args, bench, trained)
         bench = Bench.here(net, space, **how, float_parts=parts)
     if table is not None:

@@ -98,10 +98,10 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     leaves, net, space = load_leaves(args)
     table = open_table(args)
-    bench = set_up(args, net, space, table)
     cost, mode = args.cost or ("latency" if table else "macs"), mode_of(args)
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs --table FILE; `vizoo latency build` makes one")
+    bench = set_up(args, net, space, table)
     device = _own_device(bench.device)
     evaluate = evaluator(args, leaves, device)
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.

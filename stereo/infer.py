@@ -92,6 +92,8 @@ class StereoPredictor:
         dtype: str = "float32",
         runtime: str = "torch",
     ) -> None:
+        if is_exported(model) and device == "auto":
+            device = "cpu"  # where the file runs
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         how = runtime, self.dtype, self.device

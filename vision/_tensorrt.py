@@ -89,6 +89,8 @@ def read(file: Path) -> tuple[Callable[[tuple[Tensor, ...]], list[Tensor]], dict
     trt = _tensorrt()
     runtime = trt.Runtime(trt.Logger(trt.Logger.ERROR))
     engine = runtime.deserialize_cuda_engine(file.read_bytes())
+    if engine is None:
+        raise ValueError(f"{file}: an engine of another GPU or TensorRT; export it again here")
     context = engine.create_execution_context()
     names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
     given = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
@@ -97,13 +99,19 @@ def read(file: Path) -> tuple[Callable[[tuple[Tensor, ...]], list[Tensor]], dict
     def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
         held = {name: x.cuda().contiguous() for name, x in zip(given, inputs, strict=True)}
         for name, x in held.items():
-            context.set_input_shape(name, tuple(x.shape))
+            if not context.set_input_shape(name, tuple(x.shape)):
+                raise ValueError(
+                    f"{file}: takes no {name} of {tuple(x.shape)}; export for that size"
+                )
         for name in made:
-            held[name] = torch.empty(tuple(context.get_tensor_shape(name)), device="cuda")
+            dtype = getattr(torch, trt.nptype(engine.get_tensor_dtype(name)).__name__)
+            shape = tuple(context.get_tensor_shape(name))
+            held[name] = torch.empty(shape, dtype=dtype, device="cuda")
         for name, x in held.items():
             context.set_tensor_address(name, x.data_ptr())
         stream = torch.cuda.current_stream()
-        context.execute_async_v3(stream.cuda_stream)
+        if not context.execute_async_v3(stream.cuda_stream):
+            raise RuntimeError(f"{file}: TensorRT failed to run it")
         stream.synchronize()
         return [held[name] for name in made]
 

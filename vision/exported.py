@@ -25,7 +25,10 @@ def is_exported(model: Any) -> TypeGuard[str | os.PathLike[str]]:
 
 
 class ExportedNetwork(nn.Module):
-    """A file as a network: the same arguments on the CPU, of any size, the same values.
+    """A file as a network: the same arguments on the CPU, of any size, the same output.
+
+    Of a network that scores candidates a file has the disparity alone, so the confidence that a
+    predictor gives knows less.
 
     Args:
         path: of OpenVINO or ONNX.
@@ -35,7 +38,7 @@ class ExportedNetwork(nn.Module):
         device: the CPU.
 
     Attributes:
-        architecture: of the network that it was made of.
+        architecture: of the network that it was made of; empty of one that is not registered.
         reach: likewise, see `vizoo.StereoPredictor`; None where it was not measured.
         runtime: what runs it.
 
@@ -77,10 +80,10 @@ class ExportedNetwork(nn.Module):
         if any(isinstance(length, int) for x in facts["inputs"] for length in x["shape"][-2:]):
             size = "x".join(map(str, facts["inputs"][0]["shape"][-2:]))
             raise ValueError(f"{path}: takes images of {size} alone; export it with --dynamic")
-        name = facts["model"]
-        if name in list_models() and (own := model_info(name).task) != task:
+        name, registered = facts["model"], facts["model"] in list_models()
+        if registered and (own := model_info(name).task) != task:
             raise ValueError(f"{path}: holds {name}, which is a model for {own}, not for {task}")
-        self.architecture = {"name": name, **facts["architecture"]}
+        self.architecture = {"name": name, **facts["architecture"]} if registered else {}
         self.reach = facts["reach"]
 
     @torch.inference_mode()

@@ -393,7 +393,7 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
             name: min(values, key=lambda value: abs(value - part / _SHARES * max(values)))  # noqa: B023
             for name, values in widths.items()
         }
-        if nearest == wider:
+        if widths and nearest == wider:
             continue
         if _keeps(bench, bounds, nearest):
             for name in wider:

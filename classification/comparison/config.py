@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import yaml
 from lightning.pytorch import LightningDataModule
@@ -148,9 +149,20 @@ class Row:
 
 
 def share_of(bound: float | str) -> float | None:
-    """The percents of a limit that is a share of the largest's."""
-    is_share = isinstance(bound, str) and bound.endswith("%")
-    return float(cast("str", bound)[:-1]) if is_share else None
+    """The percents of a limit that is a share of the largest's.
+
+    Raises:
+        ValueError: no number, or none above 0.
+    """
+    if not (isinstance(bound, str) and bound.endswith("%")):
+        return None
+    try:
+        share = float(bound[:-1])
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise ValueError(f"limit {bound}: a share is a number above 0 and %, such as 50%")
+    return share
 
 
 @dataclass(frozen=True)

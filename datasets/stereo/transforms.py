@@ -50,7 +50,7 @@ class Compose:
         return sample
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RandomCrop:
     """Cut a window of fixed size at a random place.
 
@@ -83,7 +83,7 @@ class RandomCrop:
         return _map(sample, lambda image: image[:, y : y + self.height, x : x + self.width])
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RandomVerticalFlip:
     """Turn both images and the maps upside down; disparities keep their values.
 
@@ -100,7 +100,7 @@ class RandomVerticalFlip:
         return _map(sample, lambda image: image.flip(1))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class ColourJitter:
     """Lower brightness, contrast and saturation in random order, then add PCA lighting noise.
 
@@ -153,7 +153,7 @@ class ColourJitter:
         return (image + light.view(3, 1, 1)).clamp(0, 1)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RandomErase:
     """Fill one or two rectangles of the right image with its mean colour, as if hidden there.
 
@@ -182,7 +182,7 @@ class RandomErase:
         return {**sample, "right": right}
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class RandomScale:
     """Resize by a random factor 2^u, disparities with it.
 

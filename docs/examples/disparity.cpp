@@ -8,6 +8,9 @@
 
 #include <fstream>
 #include <iostream>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 // RGB in [0, 1], shape (1, 3, height, width).
 ov::Tensor read_ppm(const std::string& path) {

@@ -147,7 +147,8 @@ def write(tmp_path):
             {"a": {**ROWS["uniform"], "limits": {"macs": "half"}}},
             "macs half: give a number",
         ),
-        ({"a": {**ROWS["uniform"], "limits": {"macs": "-5%"}}}, "macs -5: must be more than 0"),
+        ({"a": {**ROWS["uniform"], "limits": {"macs": "-5%"}}}, "limit -5%: a share is"),
+        ({"a": {**ROWS["uniform"], "limits": {"macs": "x%"}}}, "limit x%: a share is a number"),
         ({"a": {**CELLS, "pretrain": 1}}, "pretrain is for networks that are converted"),
         ({"a": {**CONVERTED, "pretrain": -1}}, "epochs and pretrain are 0 or more"),
         (

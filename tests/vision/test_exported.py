@@ -46,6 +46,18 @@ def test_a_file_predicts_as_its_network(files):
     assert StereoPredictor(str(path), "cpu", runtime="auto").runtime == "onnxruntime"
 
 
+def test_a_network_of_ones_own(files, tmp_path):
+    """Of a name that is not registered nothing is known; the file says the rest."""
+    path = with_facts(files[1], tmp_path / "own.onnx", model="Mine", architecture={})
+    mine = StereoPredictor(path, "cpu")
+    assert mine.net.architecture == {} and mine.reach == 77 and mine.max_disparity is None
+
+
+def test_a_file_runs_on_the_cpu_of_a_machine_with_a_gpu(files, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert StereoPredictor(files[1]).device == torch.device("cpu")
+
+
 def test_what_is_a_file(tmp_path):
     assert is_exported("net.xml") and is_exported(tmp_path / "net.onnx")
     assert not is_exported("easnet_small.worlds") and not is_exported(torch.nn.Identity())

@@ -268,7 +268,7 @@ def table_beside(
 ) -> LatencyTable | None:
     """The complete latency table that lies beside a supernet's weights, if it serves.
 
-    That is NAME.latency.json, of other runtimes than torch NAME.RUNTIME.latency.json.
+    That is NAME.RUNTIME.latency.json, or else NAME.latency.json.
 
     Args:
         source: what `load_supernet` took.
@@ -282,9 +282,10 @@ def table_beside(
     Raises:
         ValueError: the file there is damaged.
     """
-    other = f".{runtime}" if runtime not in (None, "torch") else ""
-    path = beside_weights(source, f"{other}.latency.json")
-    if path is None or not path.is_file():
+    own_name = f".{runtime}.latency.json"
+    paths = [beside_weights(source, name) for name in (own_name, ".latency.json")]
+    path = next((path for path in paths if path is not None and path.is_file()), None)
+    if path is None:
         return None
     table = LatencyTable.load(path)
     same = table.model == dict(cast("dict[str, Any]", net.architecture))
