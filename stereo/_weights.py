@@ -41,8 +41,8 @@ EASNET_SCALED = {
         },
         command="python -m benchmarks.stereo_transfer",
         training="easnet_small.worlds by scripts/scaled_weights.py, then 770, 1,000 and 1,500 "
-        "steps of vizoo fit --config search/easnet_scaled_world.yaml, each from what went before "
-        "gave, the last two at a rate of 8e-4 that falls to zero, on the first 1,200 worlds and "
+        "steps of vizoo fit --config search/easnet_scaled_world.yaml, each from what came out "
+        "before, the last two at a rate of 8e-4 that falls to zero, on the first 1,200 worlds and "
         "at last on 2,000",
         input={"max_disparity": 192},
         reach=80,

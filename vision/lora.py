@@ -40,6 +40,7 @@ from ..nas.elastic.base import ElasticModule
 from ._lora_layers import ADAPTED, FIXED, FROZEN, Adapted, Frozen
 from .hub._arguments import check_arguments
 from .hub._low_rank import A, B, is_part, merged
+from .hub.registry import list_models, model_info
 from .hub.weights import (
     StoredWeights,
     describe,
@@ -351,10 +352,14 @@ def load_adapters(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 def _difference(stored: StoredWeights, net: nn.Module) -> str:
     """What another network has that adapters were trained on."""
     own = {"name": type(net).__name__, **getattr(net, "architecture", {})}
-    for key, value in {"name": stored.name, **stored.architecture}.items():
-        if json.dumps(value) != json.dumps(own.get(key)):
-            named = "" if key == "name" else f"{key} {value!s:.60}, "
-            return f"{named}not {own.get(key)!s:.60}"
+    if stored.name != own["name"]:
+        return f"not {own['name']}"
+    defaults = model_info(stored.name).defaults if stored.name in list_models() else {}
+    theirs, own = {**defaults, **stored.architecture}, {**defaults, **own}
+    for key in sorted((theirs | own).keys() - {"name"}):
+        values = theirs.get(key), own.get(key)
+        if len({json.dumps(value, sort_keys=True) for value in values}) > 1:
+            return "{} {!s:.60}, not {!s:.60}".format(key, *values)
     return "with other weights"
 
 

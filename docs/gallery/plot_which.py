@@ -27,6 +27,8 @@ from vizoo.vision.io.images import read_image
 def photographs(folder):
     """Left, right and true disparity of three pairs of a folder."""
     folders = sorted(path.parent for path in Path(folder).rglob("truth.png"))
+    if not folders:
+        raise SystemExit(f"{folder}: no pair with a truth.png in it")
     for pair in folders[:: max(1, len(folders) // 3)][:3]:
         truth = cv2.imread(str(pair / "truth.png"), cv2.IMREAD_UNCHANGED) / 256
         yield read_image(pair / "left.png"), read_image(pair / "right.png"), truth
@@ -60,9 +62,8 @@ ways = {
 }
 pairs = list(photographs(os.environ["PAIRS"]) if "PAIRS" in os.environ else generated())
 
-figure, axes = plt.subplots(
-    len(pairs), len(ways) + 2, figsize=(16, 2.1 * len(pairs)), layout="constrained"
-)
+shape, size = (len(pairs), len(ways) + 2), (16, 2.1 * len(pairs))
+figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
 for row, (left, right, truth) in zip(axes, pairs, strict=True):
     known, colours = truth > 0, {"cmap": "turbo", "vmin": 0, "vmax": truth.max()}
     row[0].imshow(left.permute(1, 2, 0))

@@ -411,6 +411,11 @@ def test_files_that_are_refused(tmp_path, classifier):
     other = create_model("image_classifier", backbone="test_vit", classes=3)
     with pytest.raises(ValueError, match=r"image_classifier, backbone .*, not test_vit \("):
         load_adapters(other, path)
+    named = create_model("image_classifier", backbone="test_resnet", classes=3, unhalved=0).eval()
+    named.load_state_dict(classifier.state_dict())
+    named.body.conv1[0].weight.data[0, 0, 0, 0] += 1e-3
+    with pytest.raises(ValueError, match="trained on image_classifier, with other weights"):
+        load_adapters(named, path)  # a default that is given is no difference
     other = copy.deepcopy(classifier)
     other.body.conv1[0].weight.data[0, 0, 0, 0] += 1e-3
     state = copy.deepcopy(other.state_dict())

@@ -290,6 +290,8 @@ def latency_table(
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
         >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
+    if float_parts and dtype != "int8":
+        raise ValueError(f"float_parts are of int8, not of {dtype}")
     bench = Bench.here(
         net, size=size, device=device, dtype=dtype, runtime=runtime, float_parts=float_parts
     )

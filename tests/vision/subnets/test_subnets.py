@@ -108,6 +108,8 @@ def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
         vizoo.best_subnet(net, {"latency": "100s"}, table=table, dtype="float32")
     subnet = vizoo.best_subnet("supernet.safetensors", {"latency": "100s"}, **how)
     assert subnet.conditions.float_parts == ("head",)
+    with pytest.raises(ValueError, match="float_parts are of int8, not of float32"):
+        vizoo.latency_table(net, float_parts=["head"], **settings)
     with pytest.raises(ValueError, match="runtime torch has no int8; openvino and onnxrunt"):
         vizoo.latency_table(net, dtype="int8", **settings)
 
