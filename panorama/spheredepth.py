@@ -61,6 +61,7 @@ __all__ = [
     "spheredepth_r18_l5",
     "spheredepth_r18_l6",
     "spheredepth_r18_l7",
+    "spheredepth_small",
     "spheredepth_tiny",
 ]
 
@@ -354,6 +355,25 @@ def _r18(
         head=cast(_HeadKind, head),
         kernel=kernel,
         dilation=dilation,
+        max_depth=max_depth,
+    )
+
+
+@register_model(task="panorama")
+def spheredepth_small(
+    *,
+    texture_level: int = 1,
+    stem: str = "mesh",
+    head: str = "mesh",
+    max_depth: float = 20.0,
+) -> SphereDepthNet:
+    """`spheredepth_r18_l5` of half the channels, 1.6 M parameters; for 256x512."""
+    return SphereDepthNet(
+        mesh_level=5,
+        texture_level=texture_level,
+        widths=(32, 32, 64, 128, 256),
+        stem=cast(_StemKind, stem),
+        head=cast(_HeadKind, head),
         max_depth=max_depth,
     )
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..vision.io.images import to_bytes
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PanoramaTask", "depth_comparison"]
 
+_NEAREST = 0.01  # metres: of what is nearer the logarithm says nothing
+
 
 class PanoramaTask(NetworkTask):
     """Trains a depth network on the faces of its mesh; reports errors of the depth's image.
@@ -36,7 +39,8 @@ class PanoramaTask(NetworkTask):
         model: name of a panorama network, see `vizoo models`.
         model_args: its architecture arguments.
         loss: the threshold of BerHu: `fixed` in metres, or `adaptive`, a share of the largest
-            error in the batch.
+            error in the batch; or `log`, BerHu of the depths' logarithms, so that errors count
+            relative to the depth.
         loss_threshold: that threshold or share.
         loss_weight: `face` counts all faces alike, `solid_angle` by their size on the sphere.
         scale_weights: of the outputs, finest first; a weight of 0 leaves one out.
@@ -57,7 +61,7 @@ class PanoramaTask(NetworkTask):
         model: str = "spheredepth_tiny",
         model_args: dict[str, Any] | None = None,
         *,
-        loss: Literal["fixed", "adaptive"] = "fixed",
+        loss: Literal["fixed", "adaptive", "log"] = "fixed",
         loss_threshold: float = 0.2,
         loss_weight: Literal["face", "solid_angle"] = "face",
         scale_weights: list[float] | None = None,
@@ -66,7 +70,7 @@ class PanoramaTask(NetworkTask):
         **training: Any,
     ) -> None:
         for name, value, known in (
-            ("loss", loss, ("fixed", "adaptive")),
+            ("loss", loss, ("fixed", "adaptive", "log")),
             ("loss_weight", loss_weight, ("face", "solid_angle")),
         ):
             if value not in known:
@@ -110,6 +114,9 @@ class PanoramaTask(NetworkTask):
         return face_labels(batch["depth"], batch["valid"], level, rotation=batch.get("rotation"))
 
     def _loss(self, outputs: Sequence[Tensor], depth: Tensor, valid: Tensor) -> Tensor:
+        if self.hparams.loss == "log":
+            outputs = [output.float().clamp(min=_NEAREST).log() for output in outputs]
+            depth = torch.where(valid, depth.clamp(min=_NEAREST), 1).log()
         return multiscale_loss(
             outputs,
             depth,

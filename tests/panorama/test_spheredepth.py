@@ -84,6 +84,7 @@ def test_registered_variants():
         "spheredepth_r18_l5",
         "spheredepth_r18_l6",
         "spheredepth_r18_l7",
+        "spheredepth_small",
         "spheredepth_tiny",
     ]
     with torch.device("meta"):

@@ -52,7 +52,7 @@ def _trainer(folder, **arguments):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"loss": "l1"}, "loss 'l1' is unknown: choose fixed or adaptive"),
+        ({"loss": "l1"}, "loss 'l1' is unknown: choose fixed or adaptive or log"),
         ({"loss_weight": "pixel"}, "loss_weight 'pixel'"),
         ({"loss_threshold": 0.0}, "loss_threshold must be above 0"),
         ({"lr_schedule": "cosin"}, "milestones, cosine or constant"),
@@ -64,7 +64,9 @@ def test_wrong_settings(settings, message):
         _task(**settings)
 
 
-@pytest.mark.parametrize("settings", [{}, {"loss": "adaptive"}, {"loss_weight": "solid_angle"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"loss": "adaptive"}, {"loss": "log"}, {"loss_weight": "solid_angle"}]
+)
 def test_training_lowers_the_loss(batch, settings):
     torch.manual_seed(0)
     task = _task(**settings)
@@ -79,7 +81,7 @@ def test_training_lowers_the_loss(batch, settings):
     assert losses[-1] < 0.7 * losses[0]
 
 
-@pytest.mark.parametrize("loss", ["fixed", "adaptive"])
+@pytest.mark.parametrize("loss", ["fixed", "adaptive", "log"])
 def test_what_is_not_valid_touches_nothing(batch, loss):
     """Neither the loss, nor a gradient, nor a metric."""
     torch.manual_seed(0)
@@ -97,6 +99,14 @@ def test_what_is_not_valid_touches_nothing(batch, loss):
     assert all(x.isfinite().all() for x in found[0])
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_the_loss_of_logarithms_knows_no_scale(batch):
+    task, larger = _task(loss="log"), {**batch, "depth": 3 * batch["depth"]}
+    outputs = [output.detach() for output in task.outputs(batch)]
+    loss = task.loss(outputs, batch)
+    torch.testing.assert_close(task.loss([3 * output for output in outputs], larger), loss)
+    assert task.loss(outputs, larger) != loss
 
 
 def test_a_batch_without_truth_gives_zero(batch):

@@ -292,6 +292,11 @@ def latency_table(
     """
     if float_parts and dtype != "int8":
         raise ValueError(f"float_parts are of int8, not of {dtype}")
+    parts = [name for name, _ in net.named_children()]
+    if unknown := [name for name in float_parts if name not in parts]:
+        raise ValueError(
+            f"float_parts: the network has no part {', '.join(unknown)}; it has {', '.join(parts)}"
+        )
     bench = Bench.here(
         net, size=size, device=device, dtype=dtype, runtime=runtime, float_parts=float_parts
     )
