@@ -105,10 +105,11 @@ def main() -> None:
     if options.worlds:
         scenes["worlds"] = worlds(options.worlds)
     table = Table(title="median relative error, within 5 %, ranking by confidence")
-    for name in ("method", *scenes, "s a view"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    for column in ("method", *scenes, "s a view"):
+        table.add_column(column, justify="left" if column == "method" else "right")
 
-    for model in (PlaneSweep(), *options.models):
+    sweeps = {"plane sweep, 9x9 alone": PlaneSweep(windows=(9,)), "plane sweep": PlaneSweep()}
+    for name, model in {**sweeps, **dict(zip(options.models, options.models, strict=True))}.items():
         predictor = MVSPredictor(model, device="cpu")
         cells, start = [], time.perf_counter()
         for members in scenes.values():
@@ -116,7 +117,7 @@ def main() -> None:
             error, share, ranked = (mean(values) for values in zip(*results, strict=True))
             cells.append(f"{error:.3f}, {100 * share:.0f} %, {ranked:.2f}")
         taken = (time.perf_counter() - start) / sum(map(len, scenes.values()))
-        table.add_row(predictor.model, *cells, f"{taken:.1f}")
+        table.add_row(name, *cells, f"{taken:.1f}")
     Console(width=120).print(table)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
@@ -10,6 +13,9 @@ from ..datasets.mvs.cameras import invert_intrinsics, relative_pose
 from ..vision.windows import brightness, correlation, moments
 
 __all__ = ["PlaneSweep", "SourceCorrelation", "plane_sweep"]
+
+_SHARES = 1 / 40, 1 / 20, 1 / 11  # of the picture's shorter side: the small windows see edges, the
+_LEAST = 5  # large ones decide where these see nothing
 
 
 class SourceCorrelation:
@@ -22,17 +28,20 @@ class SourceCorrelation:
         images: (V, 3, H, W), RGB in [0, 1], V at least 2.
         intrinsics: (V, 3, 3), pixels.
         extrinsics: (V, 4, 4), world to camera.
-        window: side of the square that is compared, odd, pixels.
+        windows: sides of the squares that are compared, odd, pixels; of several the mean counts.
     """
 
     def __init__(
-        self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, window: int = 9
+        self,
+        images: Tensor,
+        intrinsics: Tensor,
+        extrinsics: Tensor,
+        windows: Sequence[int],
     ) -> None:
-        self.window = window
         grey = brightness(images.float())
         grey = grey - grey.mean()  # the difference of two large squares would lose the small
         self.reference, self.sources = grey[:1], grey[1:]
-        self.moments = moments(self.reference, window)
+        self.moments = {window: moments(self.reference, window) for window in windows}
         height, width = images.shape[-2:]
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(images)
@@ -55,8 +64,8 @@ class SourceCorrelation:
         grid = grid.mT.reshape(-1, height, width, 2)
         warped = F.grid_sample(self.sources, grid, align_corners=False)
         outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        alike = correlation(self.reference, warped, self.window, self.moments)
-        return alike[:, 0].masked_fill(outside, -1)
+        alike = [correlation(self.reference, warped, *about) for about in self.moments.items()]
+        return torch.stack(alike).mean(0)[:, 0].masked_fill(outside, -1)
 
     def score(self, inverse: Tensor | float) -> Tensor:
         """The mean (H, W) of the better half of the sources: a point may be hidden in some."""
@@ -71,7 +80,7 @@ def plane_sweep(
     extrinsics: Tensor,
     depth_range: tuple[float, float],
     planes: int = 96,
-    window: int = 9,
+    windows: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Depth of the first view by normalised cross-correlation on fronto-parallel planes.
 
@@ -85,7 +94,8 @@ def plane_sweep(
         extrinsics: (V, 4, 4), world to camera.
         depth_range: least and greatest depth.
         planes: how many, at least 2.
-        window: side of the square that is compared, odd, pixels.
+        windows: sides of the squares that are compared, odd, pixels; of several the mean counts.
+            None: about 1/40, 1/20 and 1/11 of the shorter side, 5 px at least.
 
     Returns:
         Depth (H, W) in the cameras' unit, and the score (H, W) in [-1, 1] of its plane.
@@ -95,13 +105,17 @@ def plane_sweep(
     """
     if not 0 < depth_range[0] < depth_range[1]:
         raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
-    if len(images) < 2 or planes < 2 or window < 1 or window % 2 == 0:
+    if windows is None:
+        side = min(images.shape[-2:])
+        windows = sorted({max(_LEAST, 2 * round(share * side / 2) + 1) for share in _SHARES})
+    odd = windows and all(window > 0 and window % 2 for window in windows)
+    if len(images) < 2 or planes < 2 or not odd:
         raise ValueError(
-            f"plane sweep over {len(images)} views, {planes} planes, window {window}: want two "
-            "views, two planes and an odd window at least"
+            f"plane sweep over {len(images)} views, {planes} planes, windows {list(windows)}: want "
+            "two views, two planes and odd windows at least"
         )
     near, far = 1 / depth_range[0], 1 / depth_range[1]
-    alike = SourceCorrelation(images, intrinsics, extrinsics, window)
+    alike = SourceCorrelation(images, intrinsics, extrinsics, windows)
     # Of all planes' scores only the best one's and its neighbours' are kept.
     best = images.new_full(images.shape[-2:], -2.0)
     last, before, after = best, best.clone(), best.clone()
@@ -121,9 +135,17 @@ def plane_sweep(
 
 
 class PlaneSweep(nn.Module):
-    """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``."""
+    """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``.
 
-    architecture = {"name": "PlaneSweep", "planes": 96, "window": 9}
+    Args:
+        planes: see there.
+        windows: see there.
+    """
+
+    def __init__(self, planes: int = 96, windows: Sequence[int] | None = None) -> None:
+        super().__init__()
+        self.how: dict[str, Any] = {"planes": planes, "windows": windows and list(windows)}
+        self.architecture = {"name": "PlaneSweep", **self.how}
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """Itself, in float32: there are no weights to prepare."""
@@ -140,4 +162,4 @@ class PlaneSweep(nn.Module):
     ) -> Tensor:
         """Depth (B, 1, H, W) of a batch; arguments as of `DispMVS`."""
         batch = zip(images, intrinsics, extrinsics, depth_range.tolist(), strict=True)
-        return torch.stack([plane_sweep(*views)[0] for views in batch])[:, None]
+        return torch.stack([plane_sweep(*views, **self.how)[0] for views in batch])[:, None]

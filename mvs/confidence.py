@@ -34,7 +34,7 @@ def depth_confidence(
         (H, W) in [0, 1].
     """
     depth = depth.float()
-    alike = SourceCorrelation(images, intrinsics, extrinsics, _WINDOW).score(1 / depth)
+    alike = SourceCorrelation(images, intrinsics, extrinsics, (_WINDOW,)).score(1 / depth)
     logarithm = depth.log()[None, None]
     rough = moments(logarithm - logarithm.mean(), _WINDOW)[1].sqrt()[0, 0]
     return ((1 + alike.clamp(-1, 1)) / 2 * torch.exp(-_ROUGH * rough)).clamp(0, 1)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vizoo.mvs.classical import plane_sweep
+from vizoo.mvs.classical import SourceCorrelation, plane_sweep
 
 
 def share_within(depth, textured_views, tolerance):
@@ -40,6 +40,12 @@ def test_near_the_truth(textured_views, swept):
     assert share_within(coarse, textured_views, 0.02) > 0.5
 
 
+def test_of_several_windows_the_mean_counts(textured_views):
+    views = [textured_views[name] for name in ("images", "intrinsics", "extrinsics")]
+    small, large = (SourceCorrelation(*views, windows)(0.5) for windows in ((9,), (17,)))
+    torch.testing.assert_close(SourceCorrelation(*views, (9, 17))(0.5), (small + large) / 2)
+
+
 def test_exposure_changes_nothing(textured_views, swept):
     darker = textured_views["images"].clone()
     darker[1:] = 0.6 * darker[1:] + 0.1
@@ -55,9 +61,11 @@ def test_right_scores_are_higher(textured_views, swept):
     assert score[right].mean() > score[~right].mean() + 0.1 and (score <= 1.001).all()
 
 
-@pytest.mark.parametrize("settings", [{"planes": 1}, {"window": 4}, {"window": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"planes": 1}, {"windows": (9, 4)}, {"windows": (0,)}, {"windows": ()}]
+)
 def test_refused(textured_views, settings):
-    with pytest.raises(ValueError, match="want two views, two planes and an odd window"):
+    with pytest.raises(ValueError, match="want two views, two planes and odd windows"):
         sweep(textured_views, **settings)
     with pytest.raises(ValueError, match="plane sweep over 1 views"):
         plane_sweep(
