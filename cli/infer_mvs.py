@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
+from ..mvs import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run
 from ._work import check_folder, check_least, parse_size, say_warnings
 
@@ -27,7 +28,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         metavar="NAME|FILE",
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file",
+        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
+        f"(default: {DEFAULT_MODEL})",
+    )
+    parser.add_argument(
+        "--guided",
+        action=argparse.BooleanOptionalAction,
+        help="start the network from a plane sweep and keep that where it is surer (default: with "
+        "the default model)",
     )
     parser.add_argument(
         "--classical",
@@ -83,17 +91,14 @@ def run(args: argparse.Namespace) -> int:
     with say_warnings() as notes:
         scene = open_scene(args.scene, args.layout, range_form=args.range_form)
         scene = scene if args.range is None else scene.with_range(*args.range)
-    if args.model is None and not args.classical:
-        raise ValueError(
-            "no --model: this version ships no trained weights; `vizoo fit` trains a network, "
-            "`vizoo convert` reads published ones; then --model FILE; --classical does without"
-        )
     from ..mvs.classical import PlaneSweep
     from ..mvs.infer import MVSPredictor
     from ..mvs.reconstruction import reconstruct
 
-    model = PlaneSweep() if args.model is None else args.model
-    predictor = MVSPredictor(model, device=args.device, dtype=args.dtype)
+    alone = args.classical and args.model is None
+    model = PlaneSweep() if alone else args.model or DEFAULT_MODEL
+    guided = args.model is None and not alone if args.guided is None else args.guided
+    predictor = MVSPredictor(model, device=args.device, dtype=args.dtype, guided=guided)
     with say_warnings() as said, progress() as report:
         summary = reconstruct(
             predictor,
@@ -107,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
             voxel=args.voxel,
             normals=args.normals,
             mesh=args.mesh,
-            classical=args.classical and args.model is not None,
+            classical=args.classical and not alone,
             report=report,
         )
     if not args.json:

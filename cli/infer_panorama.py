@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..panorama import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder
 
@@ -18,9 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model",
+        default=DEFAULT_MODEL,
         metavar="NAME|FILE",
         help="a weight file or checkpoint, NAME or NAME.TAG of `vizoo models --pretrained`, or "
-        "hf-hub:ORG/NAME",
+        f"hf-hub:ORG/NAME (default: {DEFAULT_MODEL})",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
@@ -51,11 +53,6 @@ def run(args: argparse.Namespace) -> int:
     images = find_images(args.images)
     out = check_folder(args.out)
     check_apart(images.values(), out)
-    if args.model is None:
-        raise ValueError(
-            "no --model: this version ships no trained weights for panoramas; `vizoo fit --config "
-            "panorama/spheredepth_generated.yaml` trains a network; then --model FILE"
-        )
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..panorama.infer import FORMATS, PanoramaPredictor

@@ -43,8 +43,16 @@ from ._dispmvs_geometry import (
     random_start,
 )
 from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock, Width, number
+from ._weights import DISPMVS_TINY
 
-__all__ = ["DispMVS", "convert_published", "dispmvs", "dispmvs_elastic", "dispmvs_tiny"]
+__all__ = [
+    "DispMVS",
+    "convert_published",
+    "dispmvs",
+    "dispmvs_elastic",
+    "dispmvs_tiny",
+    "start_from",
+]
 
 _COARSE, _FINE = 16, 4  # the stages' scales
 _LEVELS = {_COARSE: 4, _FINE: 2}  # of the sources' pyramids
@@ -338,6 +346,14 @@ class DispMVS(nn.Module):
         return results
 
 
+def start_from(depth: Tensor) -> Tensor:
+    """What `DispMVS` starts from where a depth map (B, 1, H, W) is known: medians of squares."""
+    high, wide = (-(-size // _COARSE) for size in depth.shape[-2:])
+    inverse = _extend(1 / depth.float(), high * _COARSE, wide * _COARSE)
+    squares = F.unfold(inverse, _COARSE, stride=_COARSE).median(1).values
+    return 1 / squares.unflatten(1, (high, wide))[:, None]
+
+
 def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
     """Maps (B, S, C, h, w) and ever smaller means of them, their channels last in memory."""
     shape = features.shape[:2]
@@ -438,7 +454,7 @@ def dispmvs(*, coarse_iterations: int = 8, fine_iterations: int = 2) -> DispMVS:
     return DispMVS(coarse_iterations=coarse_iterations, fine_iterations=fine_iterations)
 
 
-@register_model(task="mvs")
+@register_model(task="mvs", weights=DISPMVS_TINY)
 def dispmvs_tiny(
     *,
     coarse_iterations: int = 4,

@@ -31,6 +31,7 @@ from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
 from ..vision.viz.colour import disparity_picture
+from . import DEFAULT_MODEL
 from .mesh import kept, level_of, spherical_mesh
 from .sampling import centroids, faces_to_equirectangular, sample_equirectangular, vertex_values
 
@@ -182,7 +183,10 @@ class PanoramaPredictor:
     """
 
     def __init__(
-        self, model: str | os.PathLike | nn.Module, device: str = "auto", dtype: str = "float32"
+        self,
+        model: str | os.PathLike | nn.Module = DEFAULT_MODEL,
+        device: str = "auto",
+        dtype: str = "float32",
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)

@@ -51,6 +51,7 @@ from ._spheredepth_layers import (
     Width,
     mesh_tables,
 )
+from ._weights import SPHEREDEPTH_SMALL
 from .layers import check_levels
 from .sampling import equirectangular_to_faces, faces_to_equirectangular, sample_at
 
@@ -359,7 +360,7 @@ def _r18(
     )
 
 
-@register_model(task="panorama")
+@register_model(task="panorama", weights=SPHEREDEPTH_SMALL)
 def spheredepth_small(
     *,
     texture_level: int = 1,

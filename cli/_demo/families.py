@@ -37,7 +37,8 @@ def family_cards(sample: Sample, device: str, pair: str) -> list[Card]:
         device: as `StereoPredictor` takes it.
         pair: its two files as a shell takes them.
     """
-    return [_fadnet(sample, device, pair), _dispmvs(), _spheredepth(), _covidnet(), _images()]
+    stereo = _fadnet(sample, device, pair)
+    return [stereo, _dispmvs(device), _spheredepth(device), _covidnet(), _images()]
 
 
 def _fadnet(sample: Sample, device: str, pair: str) -> Card:
@@ -62,45 +63,69 @@ def _fadnet(sample: Sample, device: str, pair: str) -> Card:
     )
 
 
-def _dispmvs() -> Card:
+def _dispmvs(device: str) -> Card:
     from ...datasets.worlds.views import WorldViews
-    from ...vision.viz.colour import colourise
+    from ...mvs import DEFAULT_MODEL
+    from ...mvs.infer import MVSPredictor
 
     views = WorldViews(1, 256, 320, views=3, seed=2, **_ROOM)[0]
     photographs = [to_bytes(image) for image in views["images"][:2]]
-    known = views["valid"][0].numpy()
-    picture = colourise(views["depth"], known, palette="turbo_r", logarithmic=True)
-    captions = ("One photograph,", "another one of the ring,", "and the first one's depth.")
+    cameras = views["images"], views["intrinsics"], views["extrinsics"]
+    result = MVSPredictor(device=device)(*cameras, tuple(views["depth_range"].tolist()))
+    truth, known = views["depth"][0].numpy(), views["valid"][0].numpy()
+    error = np.median(np.abs(result.depth - truth)[known] / truth[known])
+    captions = (
+        "One photograph,",
+        "another one of the ring,",
+        f"the first one's depth as {DEFAULT_MODEL} sees it, in the median {100 * error:.0f} % off,",
+        "and as it is.",
+    )
+    pictures = [*photographs, *_coloured(result.depth, truth, known)]
     return Card(
         "DispMVS: many photographs with cameras",
-        f"Depth maps and a fused, coloured cloud. {_UNTRAINED}",
-        list(map(Picture, [*photographs, picture], captions)),
+        "Depth maps and a fused, coloured cloud. A trained network made the third picture.",
+        list(map(Picture, pictures, captions)),
         [
             "vizoo world views --camera views --place room",
+            "vizoo infer mvs views/world-0-000000 --out result",
             "vizoo fit --config mvs/dispmvs_generated.yaml",
-            "vizoo infer mvs views/world-0-000000 --model CHECKPOINT --out result",
         ],
     )
 
 
-def _spheredepth() -> Card:
+def _coloured(depth: np.ndarray, truth: np.ndarray, known: np.ndarray) -> list[np.ndarray]:
+    """A predicted depth and the true one in the true one's colours."""
+    from ...vision.viz.colour import colour_range, colourise
+
+    low, high = colour_range(truth, known)
+    how: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
+    return [colourise(depth, **how), colourise(truth, known, **how)]
+
+
+def _spheredepth(device: str) -> Card:
     from ...datasets.worlds.panorama import WorldPanoramas
-    from ...vision.viz.colour import colourise
+    from ...panorama import DEFAULT_MODEL
+    from ...panorama.infer import PanoramaPredictor
 
     room = WorldPanoramas(1, 256, seed=6, **_ROOM)[0]
-    picture, depth = to_bytes(room["image"]), room["depth"][0].numpy()
-    coloured = colourise(depth, palette="turbo_r", logarithmic=True)
+    truth, known = room["depth"][0].numpy(), room["valid"][0].numpy()
+    depth = PanoramaPredictor(device=device)(room["image"]).depth
+    error = np.median(np.abs(depth - truth)[known] / truth[known])
+    captions = (
+        "A panorama of a room,",
+        f"how far everything is by {DEFAULT_MODEL}, in the median {100 * error:.0f} % off,",
+        "and in truth.",
+    )
+    pictures = [to_bytes(room["image"]), *_coloured(depth, truth, known)]
     return Card(
         "SphereDepth: panoramas",
-        f"Depth all around, on a sphere without seams or distorted poles. {_UNTRAINED}",
-        [
-            Picture(picture, "A panorama of a room,"),
-            Picture(coloured, "and how far everything is."),
-        ],
+        "Depth all around, on a sphere without seams or distorted poles. A trained network made "
+        "the second picture.",
+        list(map(Picture, pictures, captions)),
         [
             "vizoo world rooms --camera panorama --place room",
+            "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --out result",
             "vizoo fit --config panorama/spheredepth_generated.yaml",
-            "vizoo infer panorama 'rooms/*/pano/rgb/*.png' --model CHECKPOINT --out result",
         ],
     )
 

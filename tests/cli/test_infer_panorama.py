@@ -72,7 +72,6 @@ def test_several_of_which_one_is_damaged(weights, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("rooms/a.png", "--out", "o"), "no --model: this version ships no trained weights.*fit"),
         (("rooms/a.png", "--out", "o", "--model", "spheredepth_tiny"), "has no trained weights"),
         (("rooms/a.png", "--out", "o", "--model", "fadnet_plus_tiny"), "is a model for stereo"),
         (("rooms/a.png", "--out", "o", "--model", "none.ckpt"), "none.ckpt: no such"),
