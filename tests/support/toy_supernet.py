@@ -84,6 +84,7 @@ def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
     register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", counted)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     small = {"hidden": (16, 16), "epochs": 40}
     for name, value in small.items():
         monkeypatch.setitem(evaluations._FIT, name, value)
