@@ -40,6 +40,7 @@ from .overlays import overlay_picture
 __all__ = ["CTPredictor", "CTResult", "is_result"]
 
 _MONTAGE, _SLICES, _MAP = "_montage.png", "_slices", "_map.nii.gz"  # after a result's name
+_SIDES = {_MONTAGE: 384, _SLICES: 512}  # of a slice in a picture that is saved, pixels
 _STEP = 1 / 255  # of a map kept as NIfTI
 _MARKS = "RLAP"  # edges of an axial slice seen from the feet: right, left, front, back
 
@@ -206,9 +207,9 @@ class CTResult:
             write_image(path, self.picture(slices, title, side))
             written.append(path)
 
-        draw(folder / f"{name}{_MONTAGE}", self.highest(montage), 384)
+        draw(folder / f"{name}{_MONTAGE}", self.highest(montage), _SIDES[_MONTAGE])
         for place in self.slices:
-            draw(folder / f"{name}{_SLICES}" / f"{place + 1:04d}.png", [place], 512)
+            draw(folder / f"{name}{_SLICES}" / f"{place + 1:04d}.png", [place], _SIDES[_SLICES])
         for old in set((folder / f"{name}{_SLICES}").glob("[0-9]*.png")) - set(written):
             old.unlink()  # of a run with another preset
         if self.volume.ends:

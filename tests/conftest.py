@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import importlib.util
@@ -130,6 +131,27 @@ def golden(shared):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return lambda name: (shared / "golden" / name, module)
+
+
+@functools.cache
+def _keep_onnx_operators() -> None:
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _onnx_operators_are_read_once():
+    """PyTorch parses the source of all of them for every file, which takes a second."""
+    formats = importlib.import_module("vizoo.vision._export_formats")
+    write = formats._onnx
+
+    def onnx(*args, **settings):
+        _keep_onnx_operators()
+        return write(*args, **settings)
+
+    with mock.patch.object(formats, "_onnx", onnx):
+        yield
 
 
 @pytest.fixture

@@ -43,6 +43,7 @@ from .config import CompareConfig, Pick, Row, Search, share_of
 
 __all__ = ["Shared", "check_rows", "cpu_minutes", "fit", "found"]
 
+_SECONDS = 0.2  # that each subnet of a table of latencies is measured
 _TIMED = 60  # runs of which a latency is the median
 _SCORED = 8  # training batches that importance is measured on
 _SHARES = 64  # of a width, that uniform ones are tried of
@@ -178,7 +179,7 @@ class _Weights:
     def latencies(self, bench: Bench, measured: int) -> LatencyTable:
         """Latencies of subnets, measured once."""
         if self.table is None:
-            settings: dict[str, Any] = {"samples": measured, "held_out": 4, "seconds": 0.2}
+            settings: dict[str, Any] = {"samples": measured, "held_out": 4, "seconds": _SECONDS}
             self.table = bench.complete(bench.table(), **settings)
         return self.table
 
@@ -383,7 +384,13 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
 
     Widths have steps; one after another takes the next, as long as the limits are kept.
     """
-    space = bench.space
+    space, counted = bench.space, _costs(bench)
+    costs = {kind: counted.get(kind, partial(_cost, bench, kind)) for kind in bounds}
+
+    def keeps(widths: Mapping[str, Any]) -> bool:
+        architecture = _of_widths(space, widths)
+        return all(costs[kind](architecture) <= bound for kind, bound in bounds.items())
+
     widths: dict[str, tuple[Any, ...]] = {
         c.name: c.values for c in space if c.name.endswith((".width", ".num_heads"))
     }
@@ -395,18 +402,13 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
         }
         if widths and nearest == wider:
             continue
-        if _keeps(bench, bounds, nearest):
+        if keeps(nearest):
             for name in wider:
-                if _keeps(bench, bounds, {**nearest, name: wider[name]}):
+                if keeps({**nearest, name: wider[name]}):
                     nearest[name] = wider[name]
             return _of_widths(space, nearest)
         wider = nearest
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")
-
-
-def _keeps(bench: Bench, bounds: Mapping[str, float], widths: Mapping[str, Any]) -> bool:
-    architecture = _of_widths(bench.space, widths)
-    return all(_cost(bench, kind, architecture) <= bound for kind, bound in bounds.items())
 
 
 def _of_widths(space: SearchSpace, widths: Mapping[str, Any]) -> Architecture:

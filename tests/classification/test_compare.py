@@ -114,6 +114,10 @@ ROWS = {
 def brief(monkeypatch):
     """Subnets are measured a few times, not for seconds."""
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
+    monkeypatch.setattr(candidates, "_SECONDS", 0.0)
+    monkeypatch.setattr(candidates, "_TIMED", 5)
+    monkeypatch.setattr("vizoo.classification.comparison.runs._REPETITIONS", 5)
 
 
 @pytest.fixture

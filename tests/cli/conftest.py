@@ -1,5 +1,6 @@
 """A folder with a toy task and its config, made the working folder."""
 
+import functools
 import itertools
 import shutil
 import sys
@@ -12,6 +13,7 @@ from panorama_fixtures import small_views  # noqa: F401
 from stereo_fixtures import stand_in  # noqa: F401
 
 from vizoo.common import energy
+from vizoo.vision.viz.cloud import cloud_picture
 
 CONFIG = """\
 model:
@@ -26,6 +28,13 @@ trainer:
   enable_progress_bar: false
   enable_model_summary: false
 """
+
+
+@pytest.fixture(autouse=True)
+def small_clouds(monkeypatch):
+    """Large pictures of the point clouds of small pairs would take most of the tests' time."""
+    small = functools.partial(cloud_picture, width=160)
+    monkeypatch.setattr("vizoo.stereo.result.cloud_picture", small)
 
 
 @pytest.fixture

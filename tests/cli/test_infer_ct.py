@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import json
 import re
+import shutil
 
 import nibabel
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.classification import NOTICE
+from vizoo.classification import NOTICE, ct_infer
 from vizoo.classification.cam import METHODS
 from vizoo.cli import infer_ct
 from vizoo.datasets.ct import Chest, CTPreset, list_series, write_dicom, write_nifti
@@ -42,16 +43,26 @@ def scan():
     return Chest(1, "covid").scan((8, 20, 24))
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch, tmp_path, scan):
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory, scan):
     """A folder with a DICOM series, a NIfTI file and PNG slices."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("scans")
     values, _, affine = scan
-    write_dicom(tmp_path / "series", values, affine)
-    write_nifti(tmp_path / "scan.nii.gz", values, affine)
+    write_dicom(folder / "series", values, affine)
+    write_nifti(folder / "scan.nii.gz", values, affine)
     for number, plane in enumerate(values):
         pixels = ((plane + 1350) / 1500 * 255).clip(0, 255).astype(np.uint8)
-        write_image(tmp_path / "slices" / f"{number}.png", pixels)
+        write_image(folder / "slices" / f"{number}.png", pixels)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch, tmp_path, scans):
+    """A copy of the scans, of which pictures are small."""
+    shutil.copytree(scans, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for kind in ct_infer._SIDES:
+        monkeypatch.setitem(ct_infer._SIDES, kind, 64)
 
 
 def call(*words):

@@ -10,6 +10,7 @@ from vizoo.__main__ import main
 from vizoo.common.quantities import parse_quantity, show_quantity
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.subnets import bench
 from vizoo.vision.subnets.bench import supernets
 
 SMALL = ("--input", "16x24", "--threads", "1", "--samples", "8", "--held-out", "3")
@@ -112,14 +113,26 @@ def test_a_file_of_weights_will_do(capsys):
 
 
 def test_int8(capsys, monkeypatch):
-    """Of trained weights the parts that stay in float are looked for, once."""
+    """Of trained weights the parts that stay in float are looked for, once.
+
+    Exports take long: of each table two subnets are run in int8, the rest as they are.
+    """
     pytest.importorskip("onnxruntime")
+    whole, prepared = bench.of_one_size, []
+
+    def of_one_size(net, *how):
+        prepared.append(how[1:])
+        return whole(net, *how) if len(prepared) < 3 else net
+
+    monkeypatch.setattr(bench, "of_one_size", of_one_size)
     words = ("--runtime", "onnxruntime", "--precision", "int8", "--samples", "8", "--held-out", "2")
     assert build(*words, "--json") == 0
     said = capsys.readouterr()
     assert "warning: toy: random weights, so no part is found that int8" in said.err
     conditions = json.loads(said.out)["conditions"]
     assert conditions["dtype"] == "int8" and conditions["float_parts"] == []
+    assert len(prepared) == 11 and {*prepared} == {("onnxruntime", torch.int8, ())}
+    prepared.clear()
     save_weights(create_model("toy"), "net.safetensors")
     assert build("--model", "net.safetensors", *words) == 2
     assert "net.safetensors: int8 is for stereo networks here" in capsys.readouterr().err
@@ -136,6 +149,7 @@ def test_int8(capsys, monkeypatch):
     assert build(*words, out="other.json") == 0
     assert "onnxruntime, int8 but stem in float32, 1 threads" in capsys.readouterr().out
     assert asked == [(0.1, "net.safetensors", "onnxruntime")] * 2
+    assert {*prepared} == {("onnxruntime", torch.int8, ("stem",))}
 
 
 @pytest.mark.parametrize(

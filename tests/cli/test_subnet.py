@@ -30,6 +30,7 @@ def toys(monkeypatch, tmp_path):
     threads = torch.get_num_threads()
     toy_supernet.register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 40)
     monkeypatch.setitem(best.OWN_TABLE, "seconds", 0.0)
     monkeypatch.chdir(tmp_path)

@@ -20,6 +20,7 @@ def supernet(monkeypatch, tmp_path):
     """Its weights lie in `supernet.safetensors`; features are narrow to be quick."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     threads = torch.get_num_threads()
     torch.manual_seed(0)
     net = create_model("dispmvs_elastic", feature_width=1).eval()

@@ -37,7 +37,11 @@ class TestPublished(TestTiny):
     parameters = 10_444_838
     architecture = {"coarse_iterations": 1, "fine_iterations": 1}
 
+    # For those of the tiny one, of the same modules, are.
     test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_batch_of_two_equals_two_of_one = slow(NetworkTester.test_batch_of_two_equals_two_of_one)
+    test_gradients_reach_every_parameter = slow(NetworkTester.test_gradients_reach_every_parameter)
+    test_bfloat16_is_close = slow(NetworkTester.test_bfloat16_is_close)
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +181,7 @@ def whole():
 
 class TestSupernet(SupernetTester):
     name = "dispmvs_elastic"
+    architectures = 3
     test_compiles = slow(SupernetTester.test_compiles)
     test_exports_without_the_supernet = slow(SupernetTester.test_exports_without_the_supernet)
 

@@ -15,6 +15,7 @@ from vizoo.datasets.mvs import MVSDataModule
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.mvs.task import MVSTask, depth_comparison
 from vizoo.nas.training import SandwichSampler, SupernetTask
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,7 +178,7 @@ def test_supernet_trains(tmp_path):
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_built_in_configs_run(config, tmp_path, monkeypatch):
-    """Its own settings, on small generated scenes and for one step."""
+    """Its own settings, on small generated scenes and with the tiny network, one step."""
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     scenes = {
@@ -190,7 +191,10 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
             data[name] = [scenes]
     data |= {"batch_size": 1, "workers": 0}
     data.pop("samples_per_epoch", None)
-    settings["model"]["init_args"]["model_args"] = SMALL
+    model = settings["model"]["init_args"]
+    with torch.device("meta"):
+        create_model(model["model"], **(model.get("model_args") or {}))
+    model |= {"model": "dispmvs_tiny", "model_args": SMALL}
     settings["trainer"] |= {"fast_dev_run": True, "accelerator": "cpu", "devices": 1}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
     assert main(["fit", "--config", "small.yaml"]) == 0

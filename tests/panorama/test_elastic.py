@@ -128,6 +128,7 @@ def test_commands(tmp_path, capsys, monkeypatch, small_views):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 1)
     threads = torch.get_num_threads()
     save_weights(
         create_model("spheredepth_elastic", width=1, sample_level=5), "supernet.safetensors"

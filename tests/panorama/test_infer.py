@@ -59,7 +59,7 @@ def test_surface_shows_its_front_to_the_camera(result):
     assert len(result.surface(1.001).triangles) < 5120
 
 
-def test_files_hold_the_depth(result, tmp_path):
+def test_files_hold_the_depth(result, tmp_path, small_views):
     files = result.save(tmp_path / "new" / "out", "box")
     assert sorted(files) == sorted((tmp_path / "new" / "out").iterdir())
     assert [f.name.removeprefix("box_") for f in files] == [
@@ -104,7 +104,7 @@ def test_linear_read_back():
         predictor(image, "cubic")
 
 
-def test_too_far_for_a_png(tmp_path):
+def test_too_far_for_a_png(tmp_path, small_views):
     result = PanoramaPredictor(Box(scale=40.0), "cpu")(torch.rand(3, 16, 32))
     with pytest.warns(UserWarning, match=r"ends at 65\.5"):
         files = result.save(tmp_path)
@@ -147,7 +147,7 @@ def test_shapes_of_images(tmp_path):
         assert predictor(tmp_path / "odd.png").depth.shape == (9, 16)
 
 
-@pytest.mark.parametrize("size", [(591, 1181), (500, 1001), (500, 1005), (9, 17)])
+@pytest.mark.parametrize("size", [(197, 393), (200, 401), (200, 402), (9, 17)])
 def test_half_a_per_cent_off_is_a_panorama(size, recwarn):
     assert PanoramaPredictor(Box(), "cpu")(torch.rand(3, *size)).depth.shape == size
     assert not recwarn.list

@@ -59,10 +59,11 @@ def near(found: StereoRig, truth: StereoRig) -> None:
     ("board", "name", "lens"),
     [
         (CHESS, "radtan", "pinhole"),
-        (CHARUCO, "radtan", "pinhole"),
         (CHARUCO, "rational", "rational"),
         (CHESS, "fisheye", "fisheye"),
-        (CHARUCO, "fisheye", "fisheye"),
+        # Boards and lenses of those above.
+        pytest.param(CHARUCO, "radtan", "pinhole", marks=pytest.mark.slow),
+        pytest.param(CHARUCO, "fisheye", "fisheye", marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else value.kind,
 )

@@ -14,6 +14,7 @@ from vizoo.vision.hub.weights import load_state
 class TestFADNetPlusMicro(StereoNetworkTester):
     name = "fadnet_plus_micro"
     parameters = 499_226
+    formats = ("torchscript",)  # as ONNX it is tested in tests/vision/test_exported.py
 
 
 class TestFADNetPlusTiny(StereoNetworkTester):

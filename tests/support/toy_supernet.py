@@ -19,6 +19,7 @@ from vizoo.nas.space import Choice
 from vizoo.nas.supernet import extract
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.create import create_model
+from vizoo.vision.subnets import evaluations
 
 
 class Block(nn.Module):
@@ -75,7 +76,7 @@ def register(monkeypatch) -> None:
 def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
     """Work in a folder with `toy.yaml`, a config of as many images, and the toys registered.
 
-    Subnets are measured a few times, not for seconds.
+    Subnets are measured a few times, not for seconds, and predictors are small.
 
     Args:
         counted: architectures that a command counts exactly.
@@ -83,6 +84,10 @@ def enter(monkeypatch, folder: Path, *, length: int, counted: int) -> None:
     register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", counted)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
+    small = {"hidden": (16, 16), "epochs": 40}
+    for name, value in small.items():
+        monkeypatch.setitem(evaluations._FIT, name, value)
     monkeypatch.chdir(folder)
     config = {
         "model": {"class_path": "toy_supernet.ToyTask"},

@@ -12,15 +12,22 @@ from vizoo.vision.exported import is_exported
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A network, and its file for any size."""
+def written(tmp_path_factory):
+    """A network, and what was written of it for any size."""
+    pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
     net = create_model("fadnet_plus_micro").eval()
     net.reach = 77
     path = tmp_path_factory.mktemp("files") / "any.onnx"
-    export(net, path, to="onnx", size=(64, 128), dynamic=True)
-    return net, path
+    return net, export(net, path, to="onnx", size=(64, 128), dynamic=True)  # compares, or raises
+
+
+@pytest.fixture(scope="module")
+def files(written):
+    """A network, and its file for any size."""
+    net, exported = written
+    return net, exported.path
 
 
 def with_facts(path, target, **changed):
@@ -33,6 +40,16 @@ def with_facts(path, target, **changed):
     entry.value = json.dumps(facts if changed else {})
     onnx.save(model, target)
     return target
+
+
+def test_what_is_written(written):
+    """In place of FADNet++ micro's own test of ONNX, which takes as long as all tests here."""
+    _, exported = written
+    assert len({check.shapes for check in exported.checks}) == 2
+    assert exported.bytes == exported.path.stat().st_size
+    assert exported.metadata["model"] == "fadnet_plus_micro"
+    assert [entry["name"] for entry in exported.metadata["inputs"]] == ["left", "right"]
+    assert exported.metadata["outputs"] == ["disparity"]
 
 
 def test_a_file_predicts_as_its_network(files):

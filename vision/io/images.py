@@ -40,6 +40,7 @@ _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
 _DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixels than this allows
+_PNG_LEVEL = 4  # takes half the time of Pillow's own 6, for files a few percent larger
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _COMMON = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "PPM")
 _SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
@@ -184,6 +185,8 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
         raise ValueError(f"{path}: no image format is known by the suffix {path.suffix!r}")
     jpeg = path.suffix.lower() in (".jpg", ".jpeg")
     options: dict[str, Any] = {"quality": 95, "subsampling": 0} if jpeg else {}
+    if path.suffix.lower() == ".png":
+        options["compress_level"] = _PNG_LEVEL
     with atomic_write(path) as temporary:
         Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, **options)
 

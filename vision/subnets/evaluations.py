@@ -18,6 +18,7 @@ __all__ = ["Evaluations", "evaluations_beside"]
 
 _VERSION = 1
 _FORMAT = "vizoo evaluations"
+_FIT: dict[str, Any] = {"members": 3}  # how predictors are fitted
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Evaluations:
         known = self.errors if known is None else known
         pairs = [(a, self.errors[a]) for a in known if math.isfinite(self.errors[a])]
         positive = all(value > 0 for _, value in pairs)
-        return Predictor.fit(self.space, pairs, seed=seed, logarithm=positive, members=3)
+        return Predictor.fit(self.space, pairs, seed=seed, logarithm=positive, **_FIT)
 
     def objective(self, seed: int) -> tuple[Callable[[Sequence[Architecture]], Any], str]:
         """Predicted errors, for a search to minimise, and what they are in words."""

@@ -6,6 +6,7 @@ display is needed.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, cast
 
@@ -108,7 +109,8 @@ def disparity_picture(
     while picture.shape[0] * enlarge < 240:
         enlarge *= 2
     picture = picture.repeat(enlarge, axis=0).repeat(enlarge, axis=1)
-    return np.hstack([picture, _legend(picture.shape[0], scale, label, palette)])
+    ends = cast("tuple[float, float]", (scale.vmin, scale.vmax))
+    return np.hstack([picture, _legend(picture.shape[0], *ends, logarithmic, label, palette)])
 
 
 def comparison_picture(
@@ -190,9 +192,11 @@ def _scale(
     return LogNorm(max(low, 1e-3 * high), high) if logarithmic else Normalize(low, high)
 
 
-def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarray:
+@functools.lru_cache(maxsize=16)  # drawing takes longer than colouring, and many have one scale
+def _legend(
+    height: int, low: float, high: float, logarithmic: bool, label: str, palette: str
+) -> np.ndarray:
     from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
@@ -200,10 +204,10 @@ def _legend(height: int, scale: Normalize, label: str, palette: str) -> np.ndarr
     width = round(size * 8.5)
     figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
     axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
+    scale = _scale(low, high, (low, high), logarithmic)
     bar = figure.colorbar(ScalarMappable(scale, palette), cax=axes)
-    if isinstance(scale, LogNorm):
-        ends = cast("tuple[float, float]", (scale.vmin, scale.vmax))
-        bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(*ends)))
+    if logarithmic:
+        bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(low, high)))
         bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
         bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label(label, fontsize=size)

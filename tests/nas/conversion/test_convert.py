@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import pickle
 import random
@@ -47,16 +48,19 @@ def drawn(space, count=5):
     return [space.smallest(), *(space.sample(rng) for _ in range(count))]
 
 
+@functools.cache
+def together(kind):
+    """A network, its state before it was converted, and what that gave; all to be left as is."""
+    torch.manual_seed(0)
+    net = randomized(kind())
+    return net, copy.deepcopy(net.state_dict()), converted(net)
+
+
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.__name__)
 class TestEveryCoupling:
-    @pytest.fixture
-    def net(self, kind):
-        torch.manual_seed(0)
-        return randomized(kind())
-
-    def test_the_largest_is_the_network(self, net):
-        image, state = torch.rand(IMAGE), copy.deepcopy(net.state_dict())
-        made = converted(net)
+    def test_the_largest_is_the_network(self, kind):
+        net, state, made = together(kind)
+        image = torch.rand(IMAGE)
         assert torch.equal(run(made.net, image), run(net, image))
         largest = nas.extract(made.net, made.space.largest())
         assert torch.equal(run(largest, image), run(net, image))
@@ -64,20 +68,22 @@ class TestEveryCoupling:
         assert all(torch.equal(net.state_dict()[name], t) for name, t in state.items())
         assert made.net.state_dict().keys() == largest.state_dict().keys() == state.keys()
 
-    def test_extracted_equals_activated(self, net):
-        made, image = converted(net), torch.rand(IMAGE)
-        smallest = nas.extract(made.net, made.space.smallest())
+    def test_extracted_equals_activated(self, kind):
+        net, _, made = together(kind)
+        image, supernet = torch.rand(IMAGE), copy.deepcopy(made.net)
+        smallest = nas.extract(supernet, made.space.smallest())
         assert sum(p.numel() for p in smallest.parameters()) < 0.8 * sum(
             p.numel() for p in net.parameters()
         )
         for architecture in drawn(made.space):
-            nas.activate(made.net, architecture)
-            plain = nas.extract(made.net, architecture)
-            assert torch.equal(run(plain, image), run(made.net, image))
+            nas.activate(supernet, architecture)
+            plain = nas.extract(supernet, architecture)
+            assert torch.equal(run(plain, image), run(supernet, image))
             assert not any(isinstance(m, nas.ElasticModule) for m in plain.modules())
 
-    def test_extracted_equals_activated_in_training(self, net):
-        made, image = converted(net.train()), torch.rand(IMAGE)
+    def test_extracted_equals_activated_in_training(self, kind):
+        torch.manual_seed(0)
+        made, image = converted(randomized(kind()).train()), torch.rand(IMAGE)
         assert all(module.training for module in made.net.modules())
         nas.activate(made.net, made.space.smallest())
         plain = nas.extract(made.net, made.space.smallest())
@@ -86,19 +92,20 @@ class TestEveryCoupling:
         plain.eval(), made.net.eval()
         assert torch.equal(made.net(image), plain(image))
 
-    def test_state_dict_and_plan(self, net, kind):
-        made, image = converted(net), torch.rand(IMAGE)
+    def test_state_dict_and_plan(self, kind):
+        _, _, made = together(kind)
+        image, trained = torch.rand(IMAGE), copy.deepcopy(made.net)
         with torch.no_grad():
-            for parameter in made.net.parameters():
-                parameter.add_(torch.randn_like(parameter), alpha=0.1)  # trained on
+            for parameter in trained.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
         plan = json.loads(json.dumps(made.plan))
         again = converted(randomized(kind()), plan=plan)
-        again.net.load_state_dict(made.net.state_dict())
+        again.net.load_state_dict(trained.state_dict())
         assert again.space == made.space and again.plan == plan and again.fixed == made.fixed
         for architecture in drawn(made.space):
-            nas.activate(made.net, architecture)
+            nas.activate(trained, architecture)
             nas.activate(again.net, architecture)
-            assert torch.equal(run(again.net, image), run(made.net, image))
+            assert torch.equal(run(again.net, image), run(trained, image))
 
 
 def widths(net, **settings):

@@ -17,13 +17,14 @@ from vizoo import nas
 
 # Where a network takes one size of images alone, its side.
 CHEAP = """
-resnet18 mobilenetv3_small_050 lcnet_035 ghostnet_050 convnext_atto vit_tiny_patch16_224
-regnetx_002 efficientvit_b0 tv/shufflenet_v2_x0_5 tv/squeezenet1_1
+resnet18 mobilenetv3_small_050 convnext_atto vit_tiny_patch16_224 efficientvit_b0
+tv/shufflenet_v2_x0_5 tv/squeezenet1_1
 """.split()
 
 SLOW = """
-resnet50 resnet26d resnext26ts seresnext26d_32x4d resnest14d wide_resnet50_2 ecaresnet26t skresnet18
-res2net50_26w_4s resnetv2_50 nfnet_f0 nf_resnet50 dla34 hrnet_w18_small selecsls42b regnety_002
+lcnet_035 ghostnet_050 regnetx_002 resnet50 resnet26d resnext26ts seresnext26d_32x4d resnest14d
+wide_resnet50_2 ecaresnet26t skresnet18 res2net50_26w_4s resnetv2_50 nfnet_f0
+nf_resnet50 dla34 hrnet_w18_small selecsls42b regnety_002
 vovnet39a cspresnet50 cspdarknet53 darknet53 repvgg_a0 densenet121 inception_v3:128 xception41
 mobilenetv2_050 mobilenetv3_large_100 mobilenetv4_conv_small mnasnet_small efficientnet_b0
 efficientnet_lite0 tf_efficientnet_b0 tinynet_e fbnetc_100 hardcorenas_a mixnet_s rexnet_100

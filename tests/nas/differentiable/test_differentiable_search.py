@@ -384,6 +384,7 @@ def test_killed_and_resumed_it_ends_the_same(tmp_path):
 def test_the_result_goes_through_the_subnet_command(tmp_path, monkeypatch, capsys):
     toy_supernet.register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     monkeypatch.chdir(tmp_path)
     config = {
         "model": {

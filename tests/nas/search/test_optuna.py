@@ -187,8 +187,15 @@ def test_a_killed_search_leaves_a_study_to_go_on_with(tmp_path, root):
     assert [trial.value for trial in trials] == [item.scores[0] for item in result.evaluated]
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("names", [("error",), ("error", "cost")])
+def _samplers_and_scores():
+    """All but two scores for the slowest sampler, which others have."""
+    for names in (("error",), ("error", "cost")):
+        for sampler in SAMPLERS:
+            slow = sampler == "gp" and len(names) > 1
+            yield pytest.param(sampler, names, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize(("sampler", "names"), _samplers_and_scores())
 def test_a_sampler_keeps_limits_and_its_budget(sampler, names):
     space = small_space()
     limit, calls = limited(space, 0.4), []

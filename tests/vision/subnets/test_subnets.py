@@ -29,6 +29,7 @@ from vizoo.vision.subnets.leaves import open_supernet
 def net(monkeypatch, tmp_path):
     toy_supernet.register(monkeypatch)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
+    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 40)
     monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
     monkeypatch.setitem(best.OWN_TABLE, "seconds", 0.0)
