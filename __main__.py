@@ -96,14 +96,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "mvs": Command(
             "cli.infer_mvs",
             "depth maps and a fused cloud of photographs with cameras",
-            "vizoo infer mvs scan9 --model dispmvs.safetensors --out result",
+            "vizoo infer mvs scan9 --out result",
             "vizoo infer mvs scan9 --model last.ckpt --size 576x768 --views 7 "
             "--range 425 935 --out result",
         ),
         "panorama": Command(
             "cli.infer_panorama",
             "depth, a point cloud and a surface of equirectangular panoramas",
-            "vizoo infer panorama room.jpg --model last.ckpt --out result",
+            "vizoo infer panorama room.jpg --out result",
             "vizoo infer panorama 'rooms/*.png' --model spheredepth.safetensors "
             "--format exr --out result",
         ),

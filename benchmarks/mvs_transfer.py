@@ -2,12 +2,13 @@
 
     python -m benchmarks.mvs_transfer --data DIR [--worlds 8] [MODEL ...]
 
-A model is whatever `vizoo infer mvs --model` takes. The data folder's `index.json` lists scenes:
-views with cameras (x = K (R X + t)) and depth, and sets of a reference and its sources. All methods
-search the scene's range (where it has none, the truth's 2nd to 98th percentile, a quarter wider).
-Shown are the median of |d - t| / t, the share of pixels within 5 % of the truth and how the
-confidence ranks |d - t| / t (0: as the truth would, 1: at random, more: it misleads), means over
-a scene's sets. Generated worlds, which networks may be trained on, can stand beside.
+A model is whatever `vizoo infer mvs --model` takes; it runs alone and guided by the sweep. The
+data folder's `index.json` lists scenes: views with cameras (x = K (R X + t)) and depth, and sets
+of a reference and its sources. All methods search the scene's range (where it has none, the
+truth's 2nd to 98th percentile, a quarter wider). Shown are the median of |d - t| / t, the share
+of pixels within 5 % of the truth and how the confidence ranks |d - t| / t (0: as the truth would,
+1: at random, more: it misleads), means over a scene's sets. Generated worlds, which networks may
+be trained on, can stand beside.
 """
 
 from __future__ import annotations
@@ -109,8 +110,12 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "method" else "right")
 
     sweeps = {"plane sweep, 9x9 alone": PlaneSweep(windows=(9,)), "plane sweep": PlaneSweep()}
-    for name, model in {**sweeps, **dict(zip(options.models, options.models, strict=True))}.items():
-        predictor = MVSPredictor(model, device="cpu")
+    predictors = {name: MVSPredictor(sweep, device="cpu") for name, sweep in sweeps.items()}
+    for model in options.models:
+        for guided in (False, True):
+            predictor = MVSPredictor(model, device="cpu", guided=guided)
+            predictors[predictor.model] = predictor
+    for name, predictor in predictors.items():
         cells, start = [], time.perf_counter()
         for members in scenes.values():
             results = [scores(predictor(*views), truth) for *views, truth in members]

@@ -34,13 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guided",
         action=argparse.BooleanOptionalAction,
-        help="start the network from a plane sweep and keep that where it is surer (default: with "
-        "the default model)",
+        help="start the network from a plane sweep and keep that where it is surer (default: "
+        f"{DEFAULT_MODEL} alone is guided)",
     )
     parser.add_argument(
         "--classical",
         action="store_true",
-        help="also by a plane sweep, to compare with; without --model by that alone",
+        help="also by a plane sweep, to compare with; without --model or --guided by that alone",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
@@ -95,10 +95,13 @@ def run(args: argparse.Namespace) -> int:
     from ..mvs.infer import MVSPredictor
     from ..mvs.reconstruction import reconstruct
 
-    alone = args.classical and args.model is None
-    model = PlaneSweep() if alone else args.model or DEFAULT_MODEL
-    guided = args.model is None and not alone if args.guided is None else args.guided
-    predictor = MVSPredictor(model, device=args.device, dtype=args.dtype, guided=guided)
+    alone = args.classical and args.model is None and not args.guided
+    model = DEFAULT_MODEL if args.model is None else args.model
+    how = {"device": args.device, "dtype": args.dtype}
+    if alone:
+        predictor = MVSPredictor(PlaneSweep(), **how)
+    else:
+        predictor = MVSPredictor(model, guided=args.guided, **how)
     with say_warnings() as said, progress() as report:
         summary = reconstruct(
             predictor,

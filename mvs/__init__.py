@@ -1,4 +1,4 @@
 """Multi-view stereo: networks, training, inference, fusion of depth maps."""
 
 DEFAULT_MODEL = "dispmvs_tiny"
-"""The model whose shipped weights do best on photographs."""
+"""The model whose weights ship."""

@@ -14,8 +14,9 @@ from ..vision.windows import brightness, correlation, moments
 
 __all__ = ["PlaneSweep", "SourceCorrelation", "plane_sweep"]
 
-_SHARES = 1 / 40, 1 / 20, 1 / 11  # of the picture's shorter side: the small windows see edges, the
-_LEAST = 5  # large ones decide where these see nothing
+# Windows' shares of the shorter side: small ones see edges, large ones decide elsewhere.
+_SHARES = 1 / 40, 1 / 20, 1 / 11
+_LEAST = 5  # pixels
 
 
 class SourceCorrelation:
@@ -53,7 +54,7 @@ class SourceCorrelation:
     def __call__(self, inverse: Tensor | float) -> Tensor:
         """Correlations (S, H, W) in [-1, 1] at an inverse depth, (H, W) or one for all pixels.
 
-        It is 0 where a window is flat, and -1 where the source does not see the point.
+        A flat window counts as 0; where the source does not see the point it is -1.
         """
         height, width = self.reference.shape[-2:]
         inverse = inverse.flatten() if isinstance(inverse, Tensor) else inverse
@@ -145,7 +146,7 @@ class PlaneSweep(nn.Module):
     def __init__(self, planes: int = 96, windows: Sequence[int] | None = None) -> None:
         super().__init__()
         self.how: dict[str, Any] = {"planes": planes, "windows": windows and list(windows)}
-        self.architecture = {"name": "PlaneSweep", **self.how}
+        self.architecture = {"name": "PlaneSweep", "shares": list(_SHARES), **self.how}
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """Itself, in float32: there are no weights to prepare."""

@@ -347,7 +347,14 @@ class DispMVS(nn.Module):
 
 
 def start_from(depth: Tensor) -> Tensor:
-    """What `DispMVS` starts from where a depth map (B, 1, H, W) is known: medians of squares."""
+    """What `DispMVS` starts from where a depth map is known: medians of squares.
+
+    Args:
+        depth: (B, 1, H, W), positive.
+
+    Returns:
+        (B, 1, ceil(H / 16), ceil(W / 16)): the median inverse depth of 16x16 pixels, as a depth.
+    """
     high, wide = (-(-size // _COARSE) for size in depth.shape[-2:])
     inverse = _extend(1 / depth.float(), high * _COARSE, wide * _COARSE)
     squares = F.unfold(inverse, _COARSE, stride=_COARSE).median(1).values
@@ -462,7 +469,7 @@ def dispmvs_tiny(
     coarse_radius: int = 4,
     fine_radius: int = 2,
 ) -> DispMVS:
-    """DispMVS with half the channels and coarse iterations, 2.6 M parameters."""
+    """DispMVS with half the channels and coarse iterations, 2.7 M parameters."""
     return DispMVS(
         feature_width=4,
         coarse_width=4,

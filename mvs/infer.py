@@ -1,7 +1,7 @@
 """Depth maps and clouds from photographs with cameras.
 
 Example:
-    >>> predictor = vizoo.MVSPredictor("dispmvs.safetensors")
+    >>> predictor = vizoo.MVSPredictor()
     >>> scene = vizoo.datasets.mvs.open_scene("scan9")
     >>> summary = vizoo.reconstruct(predictor, scene, "out")  # depth maps, cloud, pictures
     >>> summary["cloud"]
@@ -26,7 +26,7 @@ from ..common.summaries import spread
 from ..datasets.mvs.cameras import check_camera, lift, upright
 from ..datasets.mvs.scene import Scene, View, derive_range
 from ..vision.hub.create import load_network
-from ..vision.inference import check_prediction, optimize
+from ..vision.inference import check_prediction, optimize, standalone
 from ..vision.io.images import as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.runtimes import fingerprint
@@ -102,13 +102,15 @@ class MVSPredictor:
         device: see there.
         dtype: see there, for the convolutions; geometry is always computed in float32.
         guided: start from a plane sweep, and keep it where it is surer, see `Guided`: more accurate
-            where a network has seen little, and several times slower.
+            where a network has seen little, and several times slower. None: the default model is,
+            others are not.
 
     Attributes:
         fingerprint: of the weights and the architecture; a hexadecimal number.
 
     Raises:
-        FileNotFoundError, ValueError: as `StereoPredictor`.
+        FileNotFoundError, ValueError: as `StereoPredictor`; a network to be guided that takes no
+            depth to start from.
     """
 
     def __init__(
@@ -117,13 +119,13 @@ class MVSPredictor:
         device: str = "auto",
         dtype: str = "float32",
         *,
-        guided: bool = False,
+        guided: bool | None = None,
     ) -> None:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
-        net = load_network(model, "mvs")
+        net = standalone(load_network(model, "mvs"))
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
-        if guided:
+        if guided or (guided is None and model == DEFAULT_MODEL):
             net, self.model = Guided(net), f"{self.model}, guided"
         self.fingerprint = fingerprint(net)
         self.net = optimize(net.to(self.device), self.dtype)
@@ -146,7 +148,7 @@ class MVSPredictor:
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them, see
                 `vizoo.datasets.mvs.derive_range`.
-            seed: of the random depth that the search starts from.
+            seed: of the random depth that the search starts from, where it is not guided.
 
         Raises:
             FileNotFoundError: there is no such image.

@@ -411,7 +411,11 @@ def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
     return to_bytes(image)
 
 
-_SAID = {"network": "weights", "inputs": "images or cameras", "depth_range": "depth range"}
+_SAID = {
+    "network": "weights, or in another way",
+    "inputs": "images or cameras",
+    "depth_range": "depth range",
+}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Depth, points and a surface from panoramas.
 
 Example:
-    >>> predictor = vizoo.PanoramaPredictor("spheredepth.safetensors")
+    >>> predictor = vizoo.PanoramaPredictor()
     >>> result = predictor("room.jpg")
     >>> result.save("out", "room")
 """

@@ -1,7 +1,7 @@
 """Training and evaluation of panorama depth networks.
 
 The recipe of SphereDepth is not published: the losses are those of SphereFusion (Yan et al., 3DV
-2025, by the same authors) and UniFuse (Jiang et al., RA-L 2021).
+2025, by the same authors) and UniFuse (Jiang et al., RA-L 2021), and one of relative errors, ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PanoramaTask", "depth_comparison"]
 
-_NEAREST = 0.01  # metres: of what is nearer the logarithm says nothing
+_NEAREST = 0.01  # metres, added before logarithms are taken: a depth of 0 has a gradient, too
 
 
 class PanoramaTask(NetworkTask):
@@ -38,10 +38,10 @@ class PanoramaTask(NetworkTask):
     Args:
         model: name of a panorama network, see `vizoo models`.
         model_args: its architecture arguments.
-        loss: the threshold of BerHu: `fixed` in metres, or `adaptive`, a share of the largest
-            error in the batch; or `log`, BerHu of the depths' logarithms, so that errors count
-            relative to the depth.
-        loss_threshold: that threshold or share.
+        loss: BerHu of depths, with a threshold that is `fixed` in metres or `adaptive`, a share of
+            the largest error in the batch; or of the depths' logarithms, `log`, so that errors
+            count relative to the depth.
+        loss_threshold: that threshold or share; of logarithms 0.2 is an error of 22 %.
         loss_weight: `face` counts all faces alike, `solid_angle` by their size on the sphere.
         scale_weights: of the outputs, finest first; a weight of 0 leaves one out.
         optimizer: any name that `timm.optim` knows.
@@ -115,8 +115,8 @@ class PanoramaTask(NetworkTask):
 
     def _loss(self, outputs: Sequence[Tensor], depth: Tensor, valid: Tensor) -> Tensor:
         if self.hparams.loss == "log":
-            outputs = [output.float().clamp(min=_NEAREST).log() for output in outputs]
-            depth = torch.where(valid, depth.clamp(min=_NEAREST), 1).log()
+            outputs = [(output.float() + _NEAREST).log() for output in outputs]
+            depth = torch.where(valid, depth + _NEAREST, 1).log()
         return multiscale_loss(
             outputs,
             depth,

@@ -69,6 +69,14 @@ def test_a_plane_sweep_beside_the_network_and_alone(tmp_path, capsys):
     assert (tmp_path / "alone/cloud.ply").is_file() and not (tmp_path / "alone/classical").exists()
 
 
+def test_guided_beside_the_plane_sweep(tmp_path, capsys):
+    words = ("infer", "mvs", "scene", "--classical", "--guided", "--out", "out", "--json")
+    assert call(*words, "--device", "cpu") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["model"] == "dispmvs_tiny, guided"
+    assert summary["classical"]["model"] == "PlaneSweep"
+
+
 def test_a_single_reference(scene, tmp_path, capsys):
     """Depth is all that can be made of one view with sources: that is no error."""
     path = write_scene(scene, tmp_path / "disk", "dtu", lossless=True)

@@ -46,6 +46,12 @@ def test_of_several_windows_the_mean_counts(textured_views):
     torch.testing.assert_close(SourceCorrelation(*views, (9, 17))(0.5), (small + large) / 2)
 
 
+def test_windows_grow_with_the_picture(textured_views):
+    small, large = sweep(textured_views, windows=(5, 9)), sweep(textured_views)
+    assert all(torch.equal(a, b) for a, b in zip(small, large, strict=True))  # of 96x128
+    assert not torch.equal(sweep(textured_views, windows=(9,))[0], large[0])
+
+
 def test_exposure_changes_nothing(textured_views, swept):
     darker = textured_views["images"].clone()
     darker[1:] = 0.6 * darker[1:] + 0.1

@@ -1,5 +1,6 @@
 """A network guided by a plane sweep: each pixel takes what is surer; what it starts from."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -60,6 +61,26 @@ def test_the_faster_form_and_the_predictor_give_the_same(textured_views):
         {name: view[0] for name, view in zip(NAMES, views, strict=True)}
     )
     torch.testing.assert_close(torch.from_numpy(result.depth), depth, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dispmvs_tiny", "dispmvs_elastic"])
+def test_a_batch_of_two_is_two_of_one(textured_views, name):
+    net = vizoo.create_model(name).eval()
+    views = [view.expand(2, *view.shape[1:]).clone() for view in views_of(textured_views)]
+    views[3][1] *= 2
+    with torch.no_grad():
+        both = Guided(net)(*views)
+        single = Guided(net)(*(view[1:] for view in views))
+    # One pixel in a hundred may take the other depth where both are as sure.
+    assert torch.isclose(both[1:], single, rtol=1e-3).float().mean() > 0.99
+
+
+def test_bfloat16_is_close(textured_views):
+    full, half = (
+        vizoo.MVSPredictor(dtype=dtype, device="cpu").predict_sample(textured_views).depth
+        for dtype in ("float32", "bfloat16")
+    )
+    assert np.median(np.abs(full - half) / full) < 0.02
 
 
 def test_a_start_is_the_median_of_each_square():

@@ -281,8 +281,8 @@ def latency_table(
         report: called as ``report(done, total)``.
 
     Raises:
-        ValueError: no supernet, a device that is not here, a file of another table, or what the
-            runtime cannot do.
+        ValueError: no supernet, a device that is not here, a file of another table, a part that
+            the network does not have, or what the runtime cannot do.
         ImportError: the runtime is not installed.
 
     Example:

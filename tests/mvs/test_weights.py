@@ -1,0 +1,34 @@
+"""The trained multi-view weights that come with the package."""
+
+import json
+
+import torch
+
+from vizoo.__main__ import main
+from vizoo.datasets.mvs.writers import write_scene
+from vizoo.datasets.worlds.views import WorldViews
+from vizoo.mvs import DEFAULT_MODEL
+from vizoo.mvs.infer import MVSPredictor
+from vizoo.vision.hub.registry import model_info
+
+
+def test_they_know_unseen_scenes():
+    """Within a sixth in the median, which no constant is, and nothing untrained."""
+    assert model_info(DEFAULT_MODEL).record.size <= 8e6
+    predictor, errors, constant = MVSPredictor(guided=False, device="cpu"), [], []
+    for sample in map(WorldViews(3, 160, 208, 4, seed=71).__getitem__, range(3)):
+        truth = sample["depth"][0][sample["valid"][0]]
+        depth = torch.from_numpy(predictor.predict_sample(sample).depth)[sample["valid"][0]]
+        errors.append(((depth - truth).abs() / truth).median())
+        constant.append(((truth.median() - truth).abs() / truth).median())
+    assert sum(errors) / 3 < 1 / 6 < sum(constant) / 3
+
+
+def test_the_command_takes_them_guided(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_scene(WorldViews(1, 96, 128, 3, seed=72).scene(0), tmp_path / "scene", "dtu")
+    words = ("infer", "mvs", "scene", "--out", "out", "--device", "cpu", "--json")
+    assert main(list(words)) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == f"{DEFAULT_MODEL}, guided"
+    assert main([*words, "--no-guided", "--restart"]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == DEFAULT_MODEL
