@@ -53,7 +53,8 @@ class Guided(nn.Module):
         swept = self.sweep(*views, depth_range)
         found = self.net(*views, depth_range, start_from(swept)).float()
         kept = []
-        for *sample, first, second in zip(*views, swept[:, 0], found[:, 0], strict=True):
-            surer = depth_confidence(*sample, first) > depth_confidence(*sample, second)
+        for index, (first, second) in enumerate(zip(swept[:, 0], found[:, 0], strict=True)):
+            cameras = images[index], intrinsics[index], extrinsics[index]
+            surer = depth_confidence(*cameras, first) > depth_confidence(*cameras, second)
             kept.append(torch.where(surer, first, second))
         return torch.stack(kept)[:, None]
