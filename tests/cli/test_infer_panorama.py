@@ -117,4 +117,4 @@ def test_weights_of_another_task(tmp_path, capsys):
 
 def test_help(capsys):
     assert main(["infer", "panorama", "--help"]) == 0
-    assert "vizoo infer panorama room.jpg --model last.ckpt --out result" in capsys.readouterr().out
+    assert "vizoo infer panorama room.jpg --out result" in capsys.readouterr().out

@@ -32,6 +32,15 @@ class TestTiny(NetworkTester):
         return net.forward_stages(*self.inputs(net, batch=2))
 
 
+class TestSmall(TestTiny):
+    name = "spheredepth_small"
+    parameters = 1_633_796
+    architecture = exported = {"texture_level": 0}
+
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(NetworkTester.test_exports)
+
+
 class TestPublishedSize(TestTiny):
     name = "spheredepth_r18_l5"
     parameters = 6_516_644
