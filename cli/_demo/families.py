@@ -77,7 +77,8 @@ def _dispmvs(device: str) -> Card:
     captions = (
         "One photograph,",
         "another one of the ring,",
-        f"the first one's depth as {DEFAULT_MODEL} sees it, in the median {100 * error:.0f} % off,",
+        f"the first one's depth by {DEFAULT_MODEL}, guided by a plane sweep, in the median "
+        f"{100 * error:.0f} % off,",
         "and as it is.",
     )
     pictures = [*photographs, *_coloured(result.depth, truth, known)]

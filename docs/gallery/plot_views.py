@@ -18,7 +18,7 @@ near, far = sample["depth_range"].tolist()
 truth, known = sample["depth"][0], sample["valid"][0]
 predictors = {
     "plane sweep": vizoo.MVSPredictor(PlaneSweep(), "cpu"),
-    "dispmvs_tiny": vizoo.MVSPredictor("dispmvs_tiny", "cpu"),
+    "dispmvs_tiny": vizoo.MVSPredictor("dispmvs_tiny", "cpu", guided=False),
     "guided": vizoo.MVSPredictor("dispmvs_tiny", "cpu", guided=True),
 }
 
