@@ -3,7 +3,8 @@
     python -m benchmarks.stereo_transfer --data DIR [MODEL ...]
     python -m benchmarks.stereo_transfer --data DIR --each MODEL
 
-A model is whatever `vizoo infer stereo --model` takes. The data folder has `playground` (im0.png,
+A model is whatever `vizoo infer stereo --model` takes; it runs alone and guided by semi-global
+matching. The data folder has `playground` (im0.png,
 im1.png, disp0.pfm), `cones` (left.png, right.png, gt.png in whole pixels) and `pairs`, a folder for
 each of `index.json` with left.png, right.png and truth.png (256 x disparity). All known pixels
 count, occluded ones too; a group's scores are means over its pairs. StereoSGBM (128 disparities,
@@ -133,7 +134,7 @@ def _alone(
     """Disparity, scale of the first matching, seconds, and the most bytes that the process held."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
-    predictor = StereoPredictor(model, device="cpu", dtype=dtype)
+    predictor = StereoPredictor(model, "cpu", dtype, guided=False)
     start = time.perf_counter()
     result = predictor(torch.from_numpy(left), torch.from_numpy(right), check=False)
     taken = time.perf_counter() - start
@@ -185,9 +186,11 @@ def main() -> None:
     for name, method in {"StereoBM": block_matching, **classical}.items():
         row(name, method, rate(method))
     for model in options.models or list_models("stereo/*", pretrained=True):
-        predictor = StereoPredictor(model, device="cpu", dtype=options.dtype)
-        infer = partial(predictor, scale=options.scale, check=False)
-        row(Path(model).name, lambda *v: infer(*v).disparity, rate(infer))  # noqa: B023
+        for guided in (False, True):
+            predictor = StereoPredictor(model, "cpu", options.dtype, guided=guided)
+            infer = partial(predictor, scale=options.scale, check=False)
+            name = Path(model).name + ", guided" * guided
+            row(name, lambda *v: infer(*v).disparity, rate(infer))  # noqa: B023
     console = Console(width=200)
     console.print(machine())
     console.print(table)

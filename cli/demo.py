@@ -98,7 +98,8 @@ def _lines(report: dict[str, Any]) -> str:
     lines = [f"{report['pair']['title']}, {'x'.join(map(str, report['pair']['size']))} pixels"]
     for network in report["networks"]:
         source = network["weights"]
-        where = "" if source is None or network["name"] in source else f" of {source}"
+        name = network["name"].removesuffix(", guided")
+        where = "" if source is None or name in source else f" of {source}"
         lines.append(f"  {network['name']}{where}: {_figures(network)}")
     for subnet in report.get("subnets", ()):
         kept = "kept" if subnet["met"] else "MISSED"

@@ -120,7 +120,8 @@ def run(args: argparse.Namespace) -> int:
     known = list(sequence.notes)
     for note in known:
         warn(note)
-    predictor = StereoPredictor(args.model, args.device, args.dtype, args.runtime)
+    where = args.device, args.dtype, args.runtime
+    predictor = StereoPredictor(args.model, *where, guided=False)  # frames want speed
     largest = args.max_disparity
     if largest is None and calibration is not None and args.scale == "auto":
         largest = calibration.ndisp

@@ -22,6 +22,7 @@ COMMERCIAL = {"Apache-2.0": "yes"}
 """What licences of weights say of it."""
 TASKS = {
     "stereo": "Stereo",
+    "fusion": "Fusion of disparities, for guided stereo",
     "mvs": "Multi-view stereo",
     "panorama": "Panoramas",
     "classification": "Chest CT and images",
@@ -41,6 +42,7 @@ PUBLIC = {
     "vizoo.vision.training": "What tasks share",
     "vizoo.vision.lora": "Fine-tuning by adapters",
     "vizoo.stereo.task": "Training stereo networks",
+    "vizoo.stereo.guided": "Guided stereo",
     "vizoo.stereo.sequences": "Stereo sequences",
     "vizoo.stereo.streaming": "Disparity of sequences",
     "vizoo.stereo.steadiness": "Less flicker",

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from ..vision.hub.record import WeightsRecord
 
+DISPARITY_FUSION = {
+    "worlds": WeightsRecord(
+        sources=("package:stereo/weights/disparity_fusion.safetensors",),
+        sha256="f7b495f922dc3429dc91b35144d43d37452697e0ad5f8189873dad19326b0e84",
+        size=260_456,
+        licence="Apache-2.0",
+        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
+        metrics={},
+        command="python -m benchmarks.stereo_transfer --guided easnet_scaled",
+        training="1,250 steps of vizoo fit --config stereo/disparity_fusion_world.yaml on "
+        "disparities of easnet_scaled.worlds",
+    )
+}
+
 EASNET_LIGHT = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_light.safetensors",),

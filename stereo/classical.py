@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..vision.io.images import to_bytes
 
-__all__ = ["block_matching", "semi_global_matching"]
+__all__ = ["block_matching", "fill_holes", "semi_global_matching"]
 
 
 def semi_global_matching(
@@ -59,8 +59,18 @@ def _matched(
     margin = (0, 0, disparities, 0, cv2.BORDER_REPLICATE)
     views = [cv2.copyMakeBorder(view, *margin) for view in views]
     disparity = matcher.compute(*views)[:, disparities:].astype(np.float32) / 16
-    if not fill:
-        return disparity.clip(min=0)
+    disparity = disparity.clip(min=0)
+    return fill_holes(disparity) if fill else disparity
+
+
+def fill_holes(disparity: np.ndarray) -> np.ndarray:
+    """Fill places without a disparity, 0, from the row's neighbour with the smaller one.
+
+    What one view does not see lies behind what hides it. Rows without any disparity stay 0.
+
+    Args:
+        disparity: (H, W) float32, pixels.
+    """
     before, after = (_carry(disparity[:, ::step])[:, ::step] for step in (1, -1))
     filled = np.where(disparity > 0, disparity, np.fmin(before, after))
     return np.where(np.isfinite(filled), filled, 0)

@@ -25,11 +25,12 @@ from ..common.memory import PeakMemory, available_memory, held_memory, return_fr
 from ..vision.exported import ExportedNetwork, is_exported
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
-from ..vision.inference import check_prediction
+from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes
 from ..vision.runtimes import prepared
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
+from .guided import FUSION, Guided
 from .rectification import REMEDY, check_pair, require_content
 from .result import StereoResult
 from .tiling import least_pixels, refine
@@ -71,8 +72,12 @@ class StereoPredictor:
         runtime: what runs the network: ``torch``, on the CPU also ``openvino`` and ``onnxruntime``
             (float32 alone), for which it is exported once, or ``auto``, the fastest of those that
             are installed, see `vizoo.vision.runtimes.Fastest`.
+        guided: fuse what the network finds with semi-global matching, see `Guided`: more accurate,
+            above all to a fraction of a pixel and at edges, and slower by what that takes. None:
+            the default model is, others are not.
 
     Attributes:
+        guided: whether it is.
         max_disparity: pixels; the network is made for disparities below that. None where it does
             not say.
         reach: pixels; the largest disparity up to which the network was measured to work, or
@@ -91,6 +96,8 @@ class StereoPredictor:
         device: str = "auto",
         dtype: str = "float32",
         runtime: str = "torch",
+        *,
+        guided: bool | None = None,
     ) -> None:
         if is_exported(model) and device == "auto":
             device = "cpu"  # where the file runs
@@ -99,9 +106,13 @@ class StereoPredictor:
         how = runtime, self.dtype, self.device
         exported = ExportedNetwork(model, "stereo", *how) if is_exported(model) else None
         net = exported or load_network(model, "stereo")
-        self.net: nn.Module = exported or prepared(net, *how)
-        self.runtime = runtime if exported is None else exported.runtime
         self._scored = getattr(net, "scored", False)
+        self.net: nn.Module = exported or prepared(net, *how)
+        self.guided = model == DEFAULT_MODEL if guided is None else guided
+        if self.guided:
+            fusion = load_network(FUSION, "fusion").to(self.device)
+            self.net = Guided(self.net, optimize(fusion, self.dtype), self._scored)
+        self.runtime = runtime if exported is None else exported.runtime
         self._bytes: float | None = None
         self.max_disparity = _max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity

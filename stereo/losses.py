@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["matching_loss", "multiscale_loss", "upsampled_loss"]
+__all__ = ["fusion_loss", "matching_loss", "multiscale_loss", "upsampled_loss"]
 
 
 def _pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
@@ -133,3 +133,22 @@ def matching_loss(
         weight = weights[min(index, len(weights) - 1)]
         total = total + weight * entropy.sum() / known.sum().clamp(min=1)
     return total
+
+
+def fusion_loss(
+    disparity: Tensor, truth: Tensor, valid: Tensor, max_disparity: float = 192.0
+) -> Tensor:
+    """What counts pixels that are wrong, and a little by how much: e / (1 + e) + min(e, 20) / 10.
+
+    Args:
+        disparity: predicted, (B, 1, H, W), pixels.
+        truth: (B, 1, H, W).
+        valid: where it is known, (B, 1, H, W) bool.
+        max_disparity: truth from here on is left out.
+
+    Returns:
+        Scalar, float32, the mean over the pixels that are kept; 0 where there is none.
+    """
+    kept = valid & (truth > 0) & (truth < max_disparity)
+    error = torch.where(kept, (disparity.float() - truth).abs(), 0)
+    return (error / (1 + error) + 0.1 * error.clamp(max=20)).sum() / kept.sum().clamp(min=1)

@@ -12,13 +12,17 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from ..nas.supernet import activate, search_space
+from ..nas.training.sampling import UniformSampler
+from ..vision.hub.create import load_network
 from ..vision.io.disparity import write_disparity
 from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
-from .losses import matching_loss, multiscale_loss, upsampled_loss
+from .guided import guidance
+from .losses import fusion_loss, matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
-__all__ = ["DisparityWriter", "StereoTask"]
+__all__ = ["DisparityWriter", "FusionTask", "StereoTask"]
 
 _LOSSES = {
     "pooled": (multiscale_loss, [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]),
@@ -139,6 +143,83 @@ class StereoTask(NetworkTask):
         return comparison_picture(
             batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
         )
+
+
+class FusionTask(NetworkTask):
+    """Trains what fuses a network's disparity with that of semi-global matching.
+
+    Args:
+        model: name of a fusion network.
+        model_args: its architecture arguments.
+        net: trained weights of the network whose disparity is fused, see `load_network`; it stays
+            as it is. Of a supernet steps take the largest subnet and any one by turns, and the
+            largest is measured.
+        lr: learning rate at the start.
+        max_disparity: ground truth from here on is left out of the loss.
+        metric_max_disparity: the same for the metrics; None for no bound.
+        **training: see `NetworkTask`.
+
+    Raises:
+        ValueError: a setting is unknown, or two do not fit together.
+    """
+
+    quantity, shown = "disparity", "epe"
+
+    def __init__(
+        self,
+        model: str = "disparity_fusion",
+        model_args: dict[str, Any] | None = None,
+        *,
+        net: str = "easnet_scaled",
+        lr: float = 3e-3,
+        max_disparity: float = 192.0,
+        metric_max_disparity: float | None = 192.0,
+        **training: Any,
+    ) -> None:
+        super().__init__(model, model_args, lr=lr, **training)
+        self.net.to(memory_format=torch.channels_last)
+        # Within a tuple no one finds its parameters: not the optimiser, not a checkpoint.
+        self._matching = (load_network(net, "stereo").requires_grad_(False),)
+        self._sampler = UniformSampler()
+        self.val_metrics = DisparityMetrics(metric_max_disparity)
+        self.test_metrics = DisparityMetrics(metric_max_disparity)
+
+    def setup(self, stage: str) -> None:
+        """Bring the network that is fused to the device."""
+        self._matching[0].to(self.device)
+
+    def outputs(self, batch: dict[str, Tensor]) -> Tensor:
+        """Disparity (B, 1, H, W)."""
+        (net,) = self._matching
+        if len(space := search_space(net)):
+            drawn = self._sampler.subnets(space, self.global_step)[0]
+            activate(net, drawn if self.global_step % 2 else space.largest())
+        disparity, certainty, *found = self._guidance(batch)
+        if self.global_step % 8 < 2:  # there are networks that do not say
+            certainty = torch.zeros_like(certainty)
+        return self.net(batch["left"], batch["right"], disparity, certainty, *found)
+
+    def loss(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+        """The loss of `outputs` against the ground truth."""
+        return fusion_loss(outputs, batch["disparity"], batch["valid"], self.hparams.max_disparity)
+
+    def predictions(self, batch: dict[str, Any]) -> tuple[Tensor]:
+        """Disparity (B, 1, H, W)."""
+        (net,) = self._matching
+        if len(space := search_space(net)):
+            activate(net, space.largest())
+        return (self.net(batch["left"], batch["right"], *self._guidance(batch)).float(),)
+
+    def picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:
+        """The first sample's view, truth, prediction and error."""
+        return comparison_picture(
+            batch["left"][0], prediction[0], batch["disparity"][0], batch["valid"][0]
+        )
+
+    @torch.no_grad()
+    def _guidance(self, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        (net,) = self._matching
+        return guidance(net, batch["left"], batch["right"], getattr(net, "scored", False))
 
 
 class DisparityWriter(BasePredictionWriter):

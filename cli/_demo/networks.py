@@ -40,6 +40,7 @@ class Weights:
     facts: dict[str, str]
     #: where a front of its subnets would lie; None if that is no place on this machine
     front: Path | None
+    guided: bool = False  #: whether `vizoo infer stereo` would guide it unasked
 
     @property
     def elastic(self) -> bool:
@@ -109,7 +110,7 @@ def open_weights(source: str) -> Weights:
         "size": f"{record.size / 1e6:.1f} MB",
         "SHA-256": record.sha256,
     }
-    return Weights(full, full, net, facts, front)
+    return Weights(full, full, net, facts, front, guided=source == DEFAULT_MODEL)
 
 
 def candidates(
@@ -130,7 +131,8 @@ def candidates(
     elastic = [weights for weights in opened if weights.elastic]
     for weights in opened:
         if weights not in elastic:
-            shown.append(Candidate(weights.name, weights.net, weights))
+            name = weights.name + ", guided" * weights.guided
+            shown.append(Candidate(name, weights.net, weights))
         elif weights is elastic[0]:
             tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
             subnets, front = _subnets(weights)

@@ -187,7 +187,9 @@ def show_all(
     from ...stereo.result import StereoResult
     from ...vision.inputs import example_inputs
 
-    predictors = [StereoPredictor(candidate.net, device=device) for candidate in networks]
+    predictors = [
+        StereoPredictor(network.net, device, guided=network.weights.guided) for network in networks
+    ]
     tell("disparities")
     pair, results = (sample.left, sample.right), []
     calls: list[Callable[[], Any]] = []

@@ -35,7 +35,7 @@ class StereoDataModule(MixedDataModule):
     Training pairs are augmented by a recipe and cropped to one size; the others are taken whole.
 
     Args:
-        augmentation: ``fadnet``, ``kitti``, ``strong``, ``crop`` or ``none`` (see
+        augmentation: ``fadnet``, ``kitti``, ``strong``, ``mild``, ``crop`` or ``none`` (see
             ``vizoo.datasets.stereo.transforms.recipe``).
         crop_height: of a training sample, pixels; not used with ``none``.
         crop_width: of a training sample, pixels; not used with ``none``.

@@ -262,11 +262,11 @@ def resize(sample: dict, height: int, width: int) -> dict:
     return out
 
 
-def _strong(height: int, width: int) -> Compose:
+def _strong(height: int, width: int, apart: float = 0.5, erased: float = 0.5) -> Compose:
     scale = RandomScale(-0.2, 0.4, stretch=0.1, probability=0.8, height=height, width=width)
-    erase = RandomErase(0.5, smallest=max(1, width // 14), largest=max(1, width // 7))
+    erase = RandomErase(erased, smallest=max(1, width // 14), largest=max(1, width // 7))
     crop, flip = RandomCrop(height, width), RandomVerticalFlip()
-    return Compose([scale, crop, flip, ColourJitter(asymmetric=0.5), erase])
+    return Compose([scale, crop, flip, ColourJitter(asymmetric=apart), erase])
 
 
 #: Recipes by name: each makes the augmentation of a crop of (height, width).
@@ -274,6 +274,7 @@ _RECIPES: dict[str, Callable[[int, int], Callable]] = {
     "crop": RandomCrop,
     "fadnet": lambda height, width: Compose([ColourJitter(), RandomCrop(height, width)]),
     "kitti": lambda height, width: RandomCrop(height, width, top=0.25),
+    "mild": lambda height, width: _strong(height, width, apart=0.15, erased=0.1),
     "strong": _strong,
 }
 
@@ -285,7 +286,8 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
         name: ``crop`` (a random crop and nothing else), ``fadnet`` (Scene Flow, Middlebury, ETH3D:
             colours drawn apart for left and right, then a crop), ``kitti`` (a crop from the lower
             three quarters, no colour change), ``strong`` (scale, crop, vertical flip, colour,
-            erasing on the right image) or ``none``.
+            erasing on the right image), ``mild`` (the same with fewer faults between the views) or
+            ``none``.
         height: of the crop.
         width: of the crop.
 

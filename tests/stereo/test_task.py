@@ -16,7 +16,7 @@ from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
 from vizoo.datasets.stereo.transforms import recipe
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.losses import matching_loss
-from vizoo.stereo.task import DisparityWriter, Outputs, StereoTask
+from vizoo.stereo.task import DisparityWriter, FusionTask, Outputs, StereoTask
 from vizoo.vision.callbacks import FixedStatistics, Frozen
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
@@ -166,6 +166,10 @@ def test_starts_from_weights(tmp_path):
 def test_built_in_config_fits_together(config):
     settings = yaml.safe_load(config.read_text())
     task, data = (settings[part]["init_args"] for part in ("model", "data"))
+    if settings["model"]["class_path"].endswith("FusionTask"):
+        assert task["model"] in list_models("fusion/*")
+        FusionTask(**task)
+        return
     assert task["model"] in list_models("stereo/*")
     endless = [-1]
     assert sum(task.get("round_epochs", endless)) == settings["trainer"]["max_epochs"]
@@ -177,6 +181,8 @@ def test_built_in_config_fits_together(config):
 
 
 def _small(task):
+    if task["model"] == "disparity_fusion":
+        return task["model"]
     return "easnet_small" if task.get("loss") == "matching" else "fadnet_plus_micro"
 
 

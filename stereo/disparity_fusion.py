@@ -1,0 +1,140 @@
+"""Fusion of two disparities, a network's and that of semi-global matching, into a better one.
+
+A network knows what rooms and streets look like; semi-global matching (Hirschmüller, "Stereo
+Processing by Semiglobal Matching and Mutual Information", PAMI 2008) places textures to a fraction
+of a pixel, at the image's own size. Where they differ, how well the images agree under each, the
+holes of the second and the image's edges tell which is right; that is learned (after Poggi and
+Mattoccia, "Deep Stereo Fusion: Combining Multiple Disparity Hypotheses with Deep-Learning", 3DV
+2016). Every pixel is a convex combination of what is claimed for it, and then of itself and its
+eight neighbours.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..vision.hub.registry import register_model
+from ..vision.inference import convert
+from ..vision.layers import check_pair, convex_upsample
+from ..vision.ops import warp_by_disparity
+from ._easnet_layers import initialize
+from ._weights import DISPARITY_FUSION
+from .easnet import DilatedBlock
+
+__all__ = ["DisparityFusion", "disparity_fusion"]
+
+_CLAIMS = 3  # the network's, the matching's, and the matching's with filled holes
+_DILATIONS = 1, 2, 4, 8
+_CELL = 8  # pixels; a disparity is seen against its means over such squares
+_GREY, _CONTRAST, _DIFFERENCE = 0.45, 0.25, 0.1  # about what images and their differences span
+
+
+class DisparityFusion(nn.Module):
+    """Weighs disparities at half the image's size, and combines them at its own.
+
+    Args:
+        channels: of the layers.
+    """
+
+    output_names = ("fused",)
+
+    def __init__(self, channels: int = 24) -> None:
+        super().__init__()
+        seen = 3 + _CLAIMS + (_CLAIMS - 1) + 2 + _CLAIMS
+        self.stem = nn.Conv2d(seen, channels, 6, 2, 2)
+        self.blocks = nn.Sequential(*(DilatedBlock(channels, d) for d in _DILATIONS))
+        self.claims = nn.Conv2d(channels, 4 * _CLAIMS, 3, 1, 1)
+        self.neighbours = nn.Conv2d(channels, 4 * 9, 3, 1, 1)
+        self.apply(initialize)
+        for layer, first, logit in ((self.claims, 0, 2), (self.neighbours, 4, 3)):
+            nn.init.normal_(layer.weight, 0, 0.01)
+            with torch.no_grad():  # starts near the network's disparity, and the pixel itself
+                cast(Tensor, layer.bias)[4 * first : 4 * first + 4] = logit
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`; disparities stay float32."""
+        return convert(copy.deepcopy(self).eval(), dtype)
+
+    def forward(
+        self,
+        left: Tensor,
+        right: Tensor,
+        disparity: Tensor,
+        certainty: Tensor,
+        matched: Tensor,
+        filled: Tensor,
+    ) -> Tensor:
+        """Disparity (B, 1, H, W) of the left view, in pixels.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1].
+            right: the same shape, rectified to the left one.
+            disparity: (B, 1, H, W), a network's, pixels.
+            certainty: (B, 1, H, W), the share of all chances in the network's peak; 0 of a network
+                that does not say.
+            matched: (B, 1, H, W), that of semi-global matching; 0 where it found none.
+            filled: the same with its holes filled.
+
+        Raises:
+            ValueError: the views differ in shape or are not RGB in [0, 1].
+        """
+        check_pair(left, right)
+        known = matched > 0
+        claims = [disparity, torch.where(known, matched, disparity), filled]
+        left, right = left - _GREY, right - _GREY
+        seen = [left / _CONTRAST]
+        for claim in claims:
+            difference = (warp_by_disparity(right, claim) - left).abs().mean(1, keepdim=True)
+            seen.append(difference / _DIFFERENCE)
+        seen += [_compressed(claim - disparity) for claim in claims[1:]]
+        seen += [(~known).to(left.dtype), certainty]
+        seen += [_compressed(claim - _smooth(claim)) for claim in claims]
+        x = torch.cat(seen, 1)
+        height, width = x.shape[-2:]
+        x = F.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
+        x = self.blocks(F.leaky_relu(self.stem(x.to(self.stem.weight.dtype)), 0.2))
+        shares, around = (
+            F.pixel_shuffle(layer(x), 2)[..., :height, :width].float()
+            for layer in (self.claims, self.neighbours)
+        )
+        fused = (shares.softmax(1) * torch.cat(claims, 1)).sum(1, keepdim=True)
+        return convex_upsample(fused, around, "replicate")
+
+    def example_inputs(
+        self,
+        height: int,
+        width: int,
+        *,
+        batch: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, ...]:
+        """Random views and maps; see `vision.inputs`."""
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        views = torch.rand(2, batch, 3, height, width, **like).unbind()
+        certainty = torch.rand(batch, 1, height, width, **like)
+        disparity, matched, filled = (8 * torch.rand(3, batch, 1, height, width, **like)).unbind()
+        return *views, disparity, certainty, matched, filled
+
+
+def _smooth(disparity: Tensor) -> Tensor:
+    height, width = disparity.shape[-2:]
+    right, bottom = (-size % _CELL for size in (width, height))
+    means = F.avg_pool2d(F.pad(disparity, (0, right, 0, bottom), mode="replicate"), _CELL)
+    return F.interpolate(means, scale_factor=_CELL, mode="bilinear")[..., :height, :width]
+
+
+def _compressed(difference: Tensor) -> Tensor:
+    """Large differences made small: sign and logarithm."""
+    return difference.sign() * difference.abs().log1p()
+
+
+@register_model(task="fusion", weights=DISPARITY_FUSION)
+def disparity_fusion(*, channels: int = 24) -> DisparityFusion:
+    """Fusion of a network's disparity and that of semi-global matching."""
+    return DisparityFusion(channels)
