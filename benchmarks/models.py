@@ -26,7 +26,12 @@ from vizoo.vision.hub.registry import list_models, model_info
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import example_inputs
 
-SIZES = {"stereo": (384, 1280), "fusion": (384, 1280), "mvs": (512, 640), "panorama": (512, 1024)}
+SIZES = {
+    "stereo": (384, 1280),
+    "stereo-fusion": (384, 1280),
+    "mvs": (512, 640),
+    "panorama": (512, 1024),
+}
 SMALL = {"nasbench201", "mbnet"}
 VOLUMES = ("covidnet3d", "resnet3d", "densenet3d", "mc3")
 COLUMNS = ["model", "input", "parameters, M", "GMAC", "ms"]

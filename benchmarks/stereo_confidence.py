@@ -1,7 +1,7 @@
 """Does a stereo confidence rank errors, and is it the chance that it says?
 
-    python -m benchmarks.stereo_confidence [--data DIR] [MODEL ...]
-    python -m benchmarks.stereo_confidence --fit
+    python -m benchmarks.stereo_confidence [--data DIR] [--guided] [MODEL ...]
+    python -m benchmarks.stereo_confidence [--guided] --fit
 
 Shown is the area between the sparsification curve and the best one as a share of a random order's
 (0: as the truth would rank, 1: at random), errors counting to 10 px, in the mean of a group's
@@ -66,9 +66,9 @@ def orders(predictor: StereoPredictor, left: Tensor, right: Tensor) -> tuple[Ten
     }
 
 
-def examples(name: str, scenes: list[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
+def examples(name: str, scenes: list[Pair], guided: bool) -> Iterator[tuple[Tensor, Tensor]]:
     """Features (N, C) of pixels, and whether they are right."""
-    predictor = StereoPredictor(name, device="cpu")
+    predictor = StereoPredictor(name, "cpu", guided=guided)
     for left, right, truth in scenes:
         disparity, *peak = predictor.maps(left, right)
         other = predictor.maps(right.flip(-1), left.flip(-1))[0].flip(-1)
@@ -78,11 +78,11 @@ def examples(name: str, scenes: list[Pair]) -> Iterator[tuple[Tensor, Tensor]]:
         yield features[truth > 0], ((disparity - truth).abs() < 1)[truth > 0].float()
 
 
-def fit(names: list[str]) -> None:
+def fit(names: list[str], guided: bool) -> None:
     """Print coefficients for each kind of evidence that these networks give."""
     seen: dict[bool, list[tuple[Tensor, Tensor]]] = {}
     for name in names:
-        for features, right in examples(name, generated(24, 501)):
+        for features, right in examples(name, generated(24, 501), guided):
             seen.setdefault(features.shape[1] == 4, []).append((features[::7], right[::7]))
     for peak, parts in seen.items():
         features, right = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -115,18 +115,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, metavar="DIR", help=SOURCE)
+    parser.add_argument("--guided", action="store_true", help="networks guided, not alone")
     parser.add_argument("--fit", action="store_true", help="print coefficients instead")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.fit:
-        return fit(options.models or list_models("stereo/*", pretrained=True))
+        return fit(options.models or list_models("stereo/*", pretrained=True), options.guided)
     groups = {"generated": generated(8, 77)}
     if options.data is not None:
         groups |= {k: v for k, v in pairs(options.data).items() if k != "larger"}
     console = Console(width=200)
     for name in options.models or list_models("stereo/*", pretrained=True):
-        predictor = StereoPredictor(name, device="cpu")
+        predictor = StereoPredictor(name, "cpu", guided=options.guided)
         table = Table("order", *groups, "mean", title=f"{name}: 0 as the truth, 1 at random")
         ranked: dict[str, dict[str, list[float]]] = {}
         said, true = [], []

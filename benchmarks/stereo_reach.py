@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     names = options.models or list_models("stereo/*", pretrained=True)
-    predictors = [StereoPredictor(name, device="cpu") for name in names]
+    predictors = [StereoPredictor(name, "cpu", guided=False) for name in names]
     scenes = GeneratedStereo(
         options.scenes, 256, 512, seed=options.seed, max_disparity=options.limit, clutter=0.3
     )

@@ -103,7 +103,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     height, width = options.size
-    predictor = StereoPredictor(options.model)
+    predictor = StereoPredictor(options.model, guided=False)
     console = Console(width=110)
     load = os.getloadavg()[0]
     console.print(f"{machine()}; {options.model}; {width}x{height}; load {load:.1f}")

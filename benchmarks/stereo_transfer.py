@@ -134,7 +134,7 @@ def _alone(
     """Disparity, scale of the first matching, seconds, and the most bytes that the process held."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
-    predictor = StereoPredictor(model, "cpu", dtype, guided=False)
+    predictor = StereoPredictor(model, "cpu", dtype)
     start = time.perf_counter()
     result = predictor(torch.from_numpy(left), torch.from_numpy(right), check=False)
     taken = time.perf_counter() - start

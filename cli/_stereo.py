@@ -28,7 +28,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         default=DEFAULT_MODEL,
         help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        f"(default: {DEFAULT_MODEL}, small and fast)",
+        f"(default: {DEFAULT_MODEL})",
     )
 
 

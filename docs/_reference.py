@@ -22,7 +22,7 @@ COMMERCIAL = {"Apache-2.0": "yes"}
 """What licences of weights say of it."""
 TASKS = {
     "stereo": "Stereo",
-    "fusion": "Fusion of disparities, for guided stereo",
+    "stereo-fusion": "Fusion of disparities, for guided stereo",
     "mvs": "Multi-view stereo",
     "panorama": "Panoramas",
     "classification": "Chest CT and images",

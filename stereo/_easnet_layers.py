@@ -118,6 +118,25 @@ class FusedDilatedBlock(nn.Module):
         return self.conv2(self.conv1(x), x)
 
 
+class DilatedBlock(nn.Module):
+    """Two dilated 3x3 convolutions with a shortcut."""
+
+    def __init__(self, channels: Number, dilation: int) -> None:
+        super().__init__()
+        self.conv1 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn1 = elastic.BatchNorm2d(channels)
+        self.conv2 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.bn2 = elastic.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
+        return F.leaky_relu(x + self.bn2(self.conv2(y)), 0.2)
+
+    def fused(self, dtype: torch.dtype) -> nn.Module:
+        """A faster form for inference, see `inference.optimize`."""
+        return FusedDilatedBlock((self.conv1, self.bn1), (self.conv2, self.bn2), dtype)
+
+
 FINEST = 3
 """Image pixels per pixel of the finest features."""
 

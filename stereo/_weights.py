@@ -7,13 +7,13 @@ from ..vision.hub.record import WeightsRecord
 DISPARITY_FUSION = {
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/disparity_fusion.safetensors",),
-        sha256="f7b495f922dc3429dc91b35144d43d37452697e0ad5f8189873dad19326b0e84",
-        size=260_456,
+        sha256="554fd7fa08798066ba137a38e41c9e7fada498b06b562cf014c659d788dd372b",
+        size=274_280,
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={},
-        command="python -m benchmarks.stereo_transfer --guided easnet_scaled",
-        training="1,250 steps of vizoo fit --config stereo/disparity_fusion_world.yaml on "
+        command="python -m benchmarks.stereo_transfer --data DIR easnet_small.worlds",
+        training="1,000 steps of vizoo fit --config stereo/disparity_fusion_world.yaml on "
         "disparities of easnet_scaled.worlds",
     )
 }

@@ -84,7 +84,7 @@ class Choices:
         for name, source in self._sources.items():
             net = load_network(source, "stereo")
             if not self._opened:
-                self._opened[name] = Network(net, device)
+                self._opened[name] = Network(net, device, guided=False)
             if any(len(choice.values) > 1 for choice in search_space(net)):
                 self._supernets[_CUT.format(name)] = None
         several = [WITHIN] if len(self._sources) > 1 else []
@@ -101,7 +101,7 @@ class Choices:
             raise ValueError(f"{name}: not among the networks of this page")
         if name not in self._opened:
             try:
-                self._opened[name] = Network(self._sources[name], self._device)
+                self._opened[name] = Network(self._sources[name], self._device, guided=False)
             except (OSError, ValueError) as error:
                 raise ValueError(f"{name}: its weights cannot be read any more") from error
         return self._opened[name]
@@ -222,7 +222,7 @@ class _Supernet:
         """A subnet with the supernet's batch norms or with its own, whichever errs less."""
         device, own = self.bench.device, copy.deepcopy(subnet)
         FitConfig.read(_JUDGE).recalibrate(own.to(device), _BATCHES, device)
-        networks = [Network(net, str(device)) for net in (subnet, own)]
+        networks = [Network(net, str(device), guided=False) for net in (subnet, own)]
         scenes = [GeneratedStereo(_SCENES, *_SIZE, seed=1)[i] for i in range(_SCENES)]
 
         def error(network: Network) -> float:

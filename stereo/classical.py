@@ -10,6 +10,8 @@ from ..vision.io.images import to_bytes
 
 __all__ = ["block_matching", "fill_holes", "semi_global_matching"]
 
+_STRIPS = 16  # rows below which the strips of 3WAY would be smaller than what they share
+
 
 def semi_global_matching(
     left: Tensor,
@@ -28,6 +30,8 @@ def semi_global_matching(
         fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
             found, they are 0.
     """
+    if mode == cv2.STEREO_SGBM_MODE_SGBM_3WAY and left.shape[1] < _STRIPS:
+        mode = cv2.STEREO_SGBM_MODE_SGBM
     matcher = cv2.StereoSGBM.create(
         minDisparity=0,
         numDisparities=disparities,

@@ -4,7 +4,8 @@ Four things tell, as far as they are there: whether both images look alike where
 puts them (normalised cross-correlation of 9x9 windows), whether neighbours have about the same
 disparity, how much of a network's matching scores lies in the peak it took, and whether the right
 image's own disparity agrees. A logistic function of their logarithms turns them into a chance; its
-coefficients are fitted on generated scenes (`python -m benchmarks.stereo_confidence --fit`).
+coefficients are fitted on generated scenes (`python -m benchmarks.stereo_confidence --fit`), and
+anew for guided networks, which are right in places that the network alone doubts.
 """
 
 from __future__ import annotations
@@ -43,6 +44,14 @@ _FITTED = {
     (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
 }
 
+#: The same of guided networks.
+_GUIDED = {
+    (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
+    (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
+    (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
+    (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
+}
+
 
 def confidence(
     left: Tensor,
@@ -51,6 +60,7 @@ def confidence(
     peak: Tensor | None = None,
     difference: Tensor | None = None,
     scale: float = 1.0,
+    guided: bool = False,
 ) -> Tensor:
     """The chance (H, W) that a disparity is within a matched pixel of the truth, 0 to 1.
 
@@ -62,8 +72,10 @@ def confidence(
         difference: (H, W), of `left_right_difference`, if the right image was matched too.
         scale: of the images that were matched, against these: a matched pixel is 1 / scale of
             theirs.
+        guided: whether the disparity is that of `Guided`, and the peak still the network's.
     """
-    factors = _FITTED[peak is not None, difference is not None]
+    fitted = _GUIDED if guided else _FITTED
+    factors = fitted[peak is not None, difference is not None]
     height, width = disparity.shape
     total = torch.full_like(disparity, factors.constant)
     halo, rows = _WINDOW // 2, max(_WINDOW, _STRIP // width)

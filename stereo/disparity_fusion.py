@@ -22,13 +22,13 @@ from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import check_pair, convex_upsample
 from ..vision.ops import warp_by_disparity
-from ._easnet_layers import initialize
+from ._easnet_layers import DilatedBlock, initialize
 from ._weights import DISPARITY_FUSION
-from .easnet import DilatedBlock
 
 __all__ = ["DisparityFusion", "disparity_fusion"]
 
 _CLAIMS = 3  # the network's, the matching's, and the matching's with filled holes
+_HINTS = 6
 _DILATIONS = 1, 2, 4, 8
 _CELL = 8  # pixels; a disparity is seen against its means over such squares
 _GREY, _CONTRAST, _DIFFERENCE = 0.45, 0.25, 0.1  # about what images and their differences span
@@ -45,7 +45,7 @@ class DisparityFusion(nn.Module):
 
     def __init__(self, channels: int = 24) -> None:
         super().__init__()
-        seen = 3 + _CLAIMS + (_CLAIMS - 1) + 2 + _CLAIMS
+        seen = 3 + _CLAIMS + (_CLAIMS - 1) + _CLAIMS + _HINTS
         self.stem = nn.Conv2d(seen, channels, 6, 2, 2)
         self.blocks = nn.Sequential(*(DilatedBlock(channels, d) for d in _DILATIONS))
         self.claims = nn.Conv2d(channels, 4 * _CLAIMS, 3, 1, 1)
@@ -60,40 +60,30 @@ class DisparityFusion(nn.Module):
         """A faster form for inference, see `inference.optimize`; disparities stay float32."""
         return convert(copy.deepcopy(self).eval(), dtype)
 
-    def forward(
-        self,
-        left: Tensor,
-        right: Tensor,
-        disparity: Tensor,
-        certainty: Tensor,
-        matched: Tensor,
-        filled: Tensor,
-    ) -> Tensor:
+    def forward(self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor) -> Tensor:
         """Disparity (B, 1, H, W) of the left view, in pixels.
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1].
             right: the same shape, rectified to the left one.
-            disparity: (B, 1, H, W), a network's, pixels.
-            certainty: (B, 1, H, W), the share of all chances in the network's peak; 0 of a network
-                that does not say.
-            matched: (B, 1, H, W), that of semi-global matching; 0 where it found none.
-            filled: the same with its holes filled.
+            claims: (B, 3, H, W), disparities, pixels: a network's; that of semi-global matching,
+                the network's where it found none; and its own with holes filled.
+            hints: (B, 6, H, W), 0 to 1: the share of all chances in the network's peak, 0 of one
+                that does not say; where the matching has holes; and of the network's and the
+                filled disparity where they are `hidden` and where they are outside.
 
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
         check_pair(left, right)
-        known = matched > 0
-        claims = [disparity, torch.where(known, matched, disparity), filled]
+        each = claims.split(1, 1)
         left, right = left - _GREY, right - _GREY
         seen = [left / _CONTRAST]
-        for claim in claims:
+        for claim in each:
             difference = (warp_by_disparity(right, claim) - left).abs().mean(1, keepdim=True)
             seen.append(difference / _DIFFERENCE)
-        seen += [_compressed(claim - disparity) for claim in claims[1:]]
-        seen += [(~known).to(left.dtype), certainty]
-        seen += [_compressed(claim - _smooth(claim)) for claim in claims]
+        seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
+        seen.append(hints)
         x = torch.cat(seen, 1)
         height, width = x.shape[-2:]
         x = F.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
@@ -102,7 +92,7 @@ class DisparityFusion(nn.Module):
             F.pixel_shuffle(layer(x), 2)[..., :height, :width].float()
             for layer in (self.claims, self.neighbours)
         )
-        fused = (shares.softmax(1) * torch.cat(claims, 1)).sum(1, keepdim=True)
+        fused = (shares.softmax(1) * claims).sum(1, keepdim=True)
         return convex_upsample(fused, around, "replicate")
 
     def example_inputs(
@@ -117,9 +107,8 @@ class DisparityFusion(nn.Module):
         """Random views and maps; see `vision.inputs`."""
         like: dict[str, Any] = {"device": device, "dtype": dtype}
         views = torch.rand(2, batch, 3, height, width, **like).unbind()
-        certainty = torch.rand(batch, 1, height, width, **like)
-        disparity, matched, filled = (8 * torch.rand(3, batch, 1, height, width, **like)).unbind()
-        return *views, disparity, certainty, matched, filled
+        claims = 8 * torch.rand(batch, _CLAIMS, height, width, **like)
+        return *views, claims, torch.rand(batch, _HINTS, height, width, **like)
 
 
 def _smooth(disparity: Tensor) -> Tensor:
@@ -134,7 +123,7 @@ def _compressed(difference: Tensor) -> Tensor:
     return difference.sign() * difference.abs().log1p()
 
 
-@register_model(task="fusion", weights=DISPARITY_FUSION)
+@register_model(task="stereo-fusion", weights=DISPARITY_FUSION)
 def disparity_fusion(*, channels: int = 24) -> DisparityFusion:
     """Fusion of a network's disparity and that of semi-global matching."""
     return DisparityFusion(channels)

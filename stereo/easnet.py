@@ -35,8 +35,8 @@ from ..vision.ops import correlation, soft_argmin, warp_by_disparity
 from ._easnet_layers import (
     FINEST,
     AggregationModule,
+    DilatedBlock,
     FeaturePyramid,
-    FusedDilatedBlock,
     LeakyConvolution,
     MatchingNetwork,
     Number,
@@ -65,25 +65,6 @@ _DILATIONS = (1, 2, 4, 8, 1, 1)
 
 def _deformable_convolution(channels: int) -> nn.Module:
     return DeformableConv2d(channels, channels, 3, dilation=2, offset_groups=2)
-
-
-class DilatedBlock(nn.Module):
-    """Two dilated 3x3 convolutions with a shortcut."""
-
-    def __init__(self, channels: Number, dilation: int) -> None:
-        super().__init__()
-        self.conv1 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
-        self.bn1 = elastic.BatchNorm2d(channels)
-        self.conv2 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
-        self.bn2 = elastic.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.leaky_relu(self.bn1(self.conv1(x)), 0.2)
-        return F.leaky_relu(x + self.bn2(self.conv2(y)), 0.2)
-
-    def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
-        return FusedDilatedBlock((self.conv1, self.bn1), (self.conv2, self.bn2), dtype)
 
 
 class Refinement(nn.Module):

@@ -1,4 +1,4 @@
-"""A network guided by semi-global matching: of both, each pixel takes what is surer."""
+"""A network guided by semi-global matching: what each finds is weighed pixel by pixel."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from ..vision.hub.create import load_network
+from ..vision.hub.registry import model_info
 from ..vision.inference import optimize
 from .classical import fill_holes, semi_global_matching
 
-__all__ = ["FUSION", "Guided", "guidance"]
+__all__ = ["FUSION", "MATCHING_BYTES", "Guided", "guidance", "hidden", "max_disparity"]
 
 FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
+MATCHING_BYTES = 80 * _MOST
+"""For each column of an image, which semi-global matching holds at most."""
 
 
 class Guided(nn.Module):
@@ -38,9 +41,11 @@ class Guided(nn.Module):
     ) -> None:
         super().__init__()
         self.net = net
-        self.fusion = load_network(FUSION, "fusion") if fusion is None else fusion
+        self.fusion = load_network(FUSION, "stereo-fusion") if fusion is None else fusion
         self.scored = getattr(net, "scored", False) if scored is None else scored
-        self.architecture = getattr(net, "architecture", {"name": type(net).__name__})
+        known = getattr(net, "architecture", {"name": type(net).__name__})
+        self.architecture = {"name": "Guided", "net": known}
+        self.max_disparity, self.reach = max_disparity(net), getattr(net, "reach", None)
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
@@ -61,15 +66,23 @@ class Guided(nn.Module):
         return self.predict(left, right)[0]
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Disparity, and the network's own certainty, both (B, 1, H, W)."""
-        maps = guidance(self.net, left, right, self.scored)
-        return self.fusion(left, right, *maps), maps[1]
+        """Disparity, and the network's own certainty, 0 of one without, both (B, 1, H, W)."""
+        claims, hints = guidance(self.net, left, right, self.scored)
+        return self.fusion(left, right, claims, hints), hints[:, :1]
 
 
-def guidance(
-    net: Any, left: Tensor, right: Tensor, scored: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `DisparityFusion` fuses, each (B, 1, H, W): see its arguments.
+def max_disparity(net: nn.Module) -> float | None:
+    """Pixels below which disparities lie that a network is made for; None where it says nothing."""
+    if (stated := getattr(net, "max_disparity", None)) is not None:
+        return stated
+    architecture = getattr(net, "architecture", {})
+    if "name" not in architecture:
+        return None
+    return {**model_info(architecture["name"]).defaults, **architecture}.get("max_disparity")
+
+
+def guidance(net: Any, left: Tensor, right: Tensor, scored: bool) -> tuple[Tensor, Tensor]:
+    """What `DisparityFusion` fuses, (B, 3, H, W) and (B, 6, H, W): see its arguments.
 
     Args:
         net: a stereo network.
@@ -77,25 +90,49 @@ def guidance(
         right: the same shape.
         scored: whether its `predict` also gives its certainty.
     """
-    if scored:
-        disparity, certainty = (part.float() for part in net.predict(left, right))
-    else:
-        disparity = net(left, right)[:, :1].float()
-        certainty = torch.zeros_like(disparity)
-    matched, filled = [], []
-    for first, second, seen in zip(left, right, disparity, strict=True):
-        found = semi_global_matching(first, second, disparities=_range(seen), fill=False)
-        matched.append(found)
-        filled.append(fill_holes(found))
-    maps = [torch.from_numpy(np.stack(each))[:, None].to(left.device) for each in (matched, filled)]
-    return disparity, certainty, *maps
+    with torch.autocast(left.device.type, enabled=False):  # it is to be as exact as it will be
+        if scored:
+            disparity, certainty = (part.float() for part in net.predict(left, right))
+        else:
+            disparity = net(left, right)[:, :1].float()
+            certainty = torch.zeros_like(disparity)
+    triples = zip(left, right, disparity, strict=True)
+    found = [
+        semi_global_matching(first, second, disparities=_range(seen), fill=False)
+        for first, second, seen in triples
+    ]
+    matched, filled = (
+        torch.from_numpy(np.stack(maps))[:, None].to(left.device)
+        for maps in (found, [fill_holes(each) for each in found])
+    )
+    holes = matched <= 0
+    matched = torch.where(holes, disparity, matched)
+    filled = torch.where(filled > 0, filled, disparity)  # of rows in which nothing was found
+    hints = certainty, holes.float(), *hidden(disparity), *hidden(filled)
+    return torch.cat((disparity, matched, filled), 1), torch.cat(hints, 1)
+
+
+def hidden(disparity: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much something nearer has each pixel's match, and the match lies outside the view.
+
+    Args:
+        disparity: (B, 1, H, W) of the left view, pixels.
+
+    Returns:
+        Both of its shape, 0 to 1: a quarter for each pixel.
+    """
+    width = disparity.shape[-1]
+    match = torch.arange(width, device=disparity.device) - disparity
+    column = match.nan_to_num().round().long().clamp(0, width - 1)
+    nearest = torch.full_like(disparity, -torch.inf).scatter_reduce_(-1, column, disparity, "amax")
+    # Neighbours on a slope share a match and differ by less than a pixel.
+    behind = nearest.gather(-1, column) - disparity - 1
+    return (behind / 4).clamp(0, 1), (-match / 4).clamp(0, 1)
 
 
 def _range(disparity: Tensor) -> int:
     """Candidates that reach a little beyond a disparity; a multiple of 16."""
     values = disparity.detach().flatten()
     place = max(1, round(_NEARLY_ALL * len(values)))
-    largest = float(values.kthvalue(place).values)
-    if not 0 <= largest < _MOST:
-        largest = 0 if not largest > 0 else _MOST
-    return max(16, -(-min(int(_RESERVE * largest) + _MARGIN, _MOST) // 16) * 16)
+    largest = float(values.kthvalue(place).values.nan_to_num(0.0).clamp(0, _MOST))
+    return -(-min(int(_RESERVE * largest) + _MARGIN, _MOST) // 16) * 16

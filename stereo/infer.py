@@ -24,13 +24,12 @@ from ..common.devices import choose_device, choose_dtype
 from ..common.memory import PeakMemory, available_memory, held_memory, return_freed_memory
 from ..vision.exported import ExportedNetwork, is_exported
 from ..vision.hub.create import load_network
-from ..vision.hub.registry import model_info
 from ..vision.inference import check_prediction, optimize
 from ..vision.io.images import as_image, to_bytes
 from ..vision.runtimes import prepared
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
-from .guided import FUSION, Guided
+from .guided import FUSION, MATCHING_BYTES, Guided, max_disparity
 from .rectification import REMEDY, check_pair, require_content
 from .result import StereoResult
 from .tiling import least_pixels, refine
@@ -110,11 +109,11 @@ class StereoPredictor:
         self.net: nn.Module = exported or prepared(net, *how)
         self.guided = model == DEFAULT_MODEL if guided is None else guided
         if self.guided:
-            fusion = load_network(FUSION, "fusion").to(self.device)
+            fusion = load_network(FUSION, "stereo-fusion").to(self.device)
             self.net = Guided(self.net, optimize(fusion, self.dtype), self._scored)
         self.runtime = runtime if exported is None else exported.runtime
         self._bytes: float | None = None
-        self.max_disparity = _max_disparity(net)
+        self.max_disparity = max_disparity(net)
         self.reach = getattr(net, "reach", None) or self.max_disparity
 
     @torch.inference_mode()
@@ -191,7 +190,7 @@ class StereoPredictor:
             other = self._infer(second.flip(-1), first.flip(-1), start, whole, pixels)[0].flip(-1)
             difference = left_right_difference(disparity, other)
         known = peak[0] if peak else None
-        sure = confidence(first, second, disparity, known, difference, whole)
+        sure = confidence(first, second, disparity, known, difference, whole, self.guided)
         return StereoResult(
             disparity.numpy(),
             picture,
@@ -235,7 +234,7 @@ class StereoPredictor:
 
     @torch.inference_mode()
     def maps(self, left: Tensor, right: Tensor) -> Tensor:
-        """What the network itself finds, at once and whatever its reach.
+        """What the network finds, guided where it is, at once and whatever its reach.
 
         Args:
             left: (3, H, W), RGB in [0, 1].
@@ -289,6 +288,7 @@ class StereoPredictor:
         taken = held_memory() if memory is not None and self.device.type == "cpu" else 0
         if self.device.type == "cpu":
             left -= taken + height * width * (_MAPS + _MIRRORED * both)
+            left -= MATCHING_BYTES * width * self.guided
         if height * width * _MOST <= left:
             return None
         if self._bytes is None:
@@ -399,15 +399,6 @@ def reduced(image: Tensor, scale: float) -> Tensor:
         return image[None]
     size = [max(1, round(length * scale)) for length in image.shape[1:]]
     return interpolate(image[None], size, mode="bilinear", antialias=True)
-
-
-def _max_disparity(net: nn.Module) -> float | None:
-    if (stated := getattr(net, "max_disparity", None)) is not None:
-        return stated
-    architecture = getattr(net, "architecture", {})
-    if "name" not in architecture:
-        return None
-    return {**model_info(architecture["name"]).defaults, **architecture}.get("max_disparity")
 
 
 def _name(image: Image) -> str:

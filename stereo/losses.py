@@ -138,7 +138,7 @@ def matching_loss(
 def fusion_loss(
     disparity: Tensor, truth: Tensor, valid: Tensor, max_disparity: float = 192.0
 ) -> Tensor:
-    """What counts pixels that are wrong, and a little by how much: e / (1 + e) + min(e, 20) / 10.
+    """What counts pixels that are wrong, and a little by how much: e / (1 + e) + 0.3 min(e, 20).
 
     Args:
         disparity: predicted, (B, 1, H, W), pixels.
@@ -151,4 +151,4 @@ def fusion_loss(
     """
     kept = valid & (truth > 0) & (truth < max_disparity)
     error = torch.where(kept, (disparity.float() - truth).abs(), 0)
-    return (error / (1 + error) + 0.1 * error.clamp(max=20)).sum() / kept.sum().clamp(min=1)
+    return (error / (1 + error) + 0.3 * error.clamp(max=20)).sum() / kept.sum().clamp(min=1)

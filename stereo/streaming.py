@@ -2,7 +2,7 @@
 
 Example:
     >>> sequence = open_sequence("left.mp4", "right.mp4")
-    >>> report = stream(vizoo.StereoPredictor(), sequence, "result")
+    >>> report = stream(vizoo.StereoPredictor(guided=False), sequence, "result")
     >>> report.files, report.frames, report.rate
 """
 

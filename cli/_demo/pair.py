@@ -183,8 +183,10 @@ def show_all(
     from ...common.timing import measure_in_turns
     from ...common.warned import collect_warnings
     from ...stereo.classical import semi_global_matching
+    from ...stereo.guided import FUSION
     from ...stereo.infer import StereoPredictor
     from ...stereo.result import StereoResult
+    from ...vision.hub.create import create_model
     from ...vision.inputs import example_inputs
 
     predictors = [
@@ -207,11 +209,18 @@ def show_all(
     tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
     timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
     findings = []
-    for candidate, result, timing in zip(networks, results, timings, strict=False):
+    for candidate, predictor, result, timing in zip(
+        networks, predictors, results, timings, strict=False
+    ):
         inputs = example_inputs(candidate.net, *sample.left.shape[1:], device="meta")
-        costs = count(on_meta(candidate.net), *inputs)
+        parts = [count(on_meta(candidate.net), *inputs)]
+        if predictor.guided:
+            fusion = on_meta(create_model(FUSION))
+            size = sample.left.shape[1:]
+            parts.append(count(fusion, *example_inputs(fusion, *size, device="meta")))
         known = (candidate.name, result, timing, scores(sample, result))
-        findings.append(Finding(*known, candidate, costs.parameters, costs.macs))
+        parameters, macs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
+        findings.append(Finding(*known, candidate, parameters, macs))
     classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
     return [*findings, classical]
 

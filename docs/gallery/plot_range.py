@@ -16,7 +16,7 @@ from vizoo.datasets.worlds.stereo import WorldStereo
 
 pair = WorldStereo(1, 384, 640, seed=5, layouts=["room"])[0]
 views, truth = (pair["left"], pair["right"]), pair["disparity"][0].numpy()
-predictor = vizoo.StereoPredictor("easnet_small")
+predictor = vizoo.StereoPredictor("easnet_small", guided=False)
 with warnings.catch_warnings(record=True) as said:
     warnings.simplefilter("always")
     found = {

@@ -17,7 +17,7 @@ from vizoo.stereo.streaming import disparities
 from vizoo.vision.io.images import to_bytes
 
 samples = list(WorldSequence(12, 144, 240, layouts=["table"], seed=2))
-predictor = vizoo.StereoPredictor("easnet_small")
+predictor = vizoo.StereoPredictor("easnet_small", guided=False)
 figure, axes = plt.subplots(1, 4, figsize=(12, 2.2), layout="constrained")
 for steady, label in ((False, "as it is"), (True, "steady")):
     views = ([to_bytes(sample[side]) for side in ("left", "right")] for sample in samples)

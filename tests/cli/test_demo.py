@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import re
 import sys
 import types
@@ -57,10 +58,15 @@ def match_super(*, subnet: dict | None = None):
 @pytest.fixture
 def models(tmp_path, monkeypatch):
     """A supernet and a network, without weights; what is computed is tiny."""
+    fusion = registry.model_info("disparity_fusion")
+    weights = fusion.record.sources[0].removeprefix("package:")
+    (tmp_path / weights).parent.mkdir(parents=True)
+    shutil.copy(download._ROOT / weights, tmp_path / weights)
     module = types.ModuleType("vizoo.matchers")
     monkeypatch.setitem(sys.modules, "vizoo.matchers", module)
-    monkeypatch.setattr(registry, "FAMILIES", {"match": "matchers"})
-    monkeypatch.setattr(registry, "_ENTRIES", {})
+    families = {"match": "matchers", fusion.name: fusion.module.removeprefix("vizoo.")}
+    monkeypatch.setattr(registry, "FAMILIES", families)
+    monkeypatch.setattr(registry, "_ENTRIES", {fusion.name: fusion})
     monkeypatch.setattr(download, "_ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
@@ -133,7 +139,7 @@ def test_a_generated_pair(front, tmp_path, capsys):
     assert report["pair"]["size"] == [48, 96]
     names = [network["name"] for network in report["networks"]]
     subnets = ["large subnet", "middle subnet", "small subnet"]
-    assert names == [*subnets, "match_plain.toy", "StereoSGBM (OpenCV)"]
+    assert names == [*subnets, "match_plain.toy, guided", "StereoSGBM (OpenCV)"]
     assert [n["architecture"] and n["architecture"]["choices"]["width"] for n in report["networks"]]
     widths = [n["architecture"]["choices"]["width"] for n in report["networks"][:3]]
     assert widths == [6, 4, 2]
@@ -151,7 +157,7 @@ def test_a_generated_pair(front, tmp_path, capsys):
 def test_the_best_shipped_network_leads_beside_opencv(shipped, tmp_path, capsys):
     assert main([*PAIR, "--json"]) == 0
     names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
-    assert names == ["match_plain.toy", "StereoSGBM (OpenCV)"]
+    assert names == ["match_plain.toy, guided", "StereoSGBM (OpenCV)"]
     assert "One supernet" not in (tmp_path / "demo/pair.html").read_text()
 
 
@@ -246,7 +252,7 @@ def test_a_folder_that_bears_a_model_s_name_is_not_meant(shipped, tmp_path, caps
     (tmp_path / "match_plain").mkdir()
     assert main([*PAIR, "--json"]) == 0
     names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
-    assert "match_plain.toy" in names
+    assert "match_plain.toy, guided" in names
 
 
 def test_no_weights(models, capsys):

@@ -94,6 +94,25 @@ def test_generated_pairs_have_depth(scene, capsys):
     assert "made/calib: a folder; name a calibration file" in capsys.readouterr().err
 
 
+def test_the_default_model_is_guided_and_others_as_asked(scene, capsys):
+    assert main(["world", "made", "--count", "1", "--size", "64x128"]) == 0
+    words = ["made", "--no-check", "--format", "npy", "--json", "--out", "out"]
+    maps = []
+    for more, guided in (
+        ([], True),
+        (["--no-guided"], False),
+        (["--model", "easnet_small.worlds"], False),
+        (["--model", "easnet_small.worlds", "--guided"], True),
+    ):
+        capsys.readouterr()
+        assert call(*words, *more) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert report["guided"] is guided
+        (file,) = [file for file in report["items"][0]["files"] if file.endswith("disparity.npy")]
+        maps.append(np.load(file))
+    assert not np.allclose(maps[0], maps[1]) and not np.allclose(maps[2], maps[3])
+
+
 def test_globs_as_a_shell_expands_them(scene, capsys):
     for side in ("left", "right"):
         (scene / side).mkdir()
@@ -413,7 +432,16 @@ def test_large_pairs_take_the_memory_that_is_given(scene, capsys, monkeypatch):
     """In tiles, with about the result of one piece; a line where not even a tile fits."""
     for view, name in zip(pair_of(torch.full((360, 600), 12.0)), ("l.png", "r.png"), strict=True):
         write_image(scene / name, to_bytes(view))
-    words = ("--no-check", "--device", "cpu", "--model", "easnet_small", "--format", "npy")
+    words = (
+        "--no-check",
+        "--device",
+        "cpu",
+        "--model",
+        "easnet_small",
+        "--no-guided",
+        "--format",
+        "npy",
+    )
     monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 0)
     monkeypatch.setattr(infer.StereoPredictor, "estimate", lambda self, *size: 0.0)
     call("l.png", "r.png", *words, "--out", "whole")

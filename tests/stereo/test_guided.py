@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from network_tester import NetworkTester
 from stereo_fixtures import BlockMatcher
 from torch import nn
+from torch.utils.data import DataLoader
 
 import vizoo
 from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.nas.supernet import active, search_space
 from vizoo.stereo.classical import fill_holes
-from vizoo.stereo.guided import Guided, guidance
+from vizoo.stereo.guided import Guided, guidance, hidden
 from vizoo.stereo.losses import fusion_loss
 from vizoo.stereo.task import FusionTask
 from vizoo.vision.inference import optimize
@@ -19,15 +22,14 @@ from vizoo.vision.inference import optimize
 
 class TestDisparityFusion(NetworkTester):
     name = "disparity_fusion"
-    parameters = 63_528
+    parameters = 66_984
 
     @pytest.mark.parametrize("size", [(65, 127), (40, 301), (1, 1)])
     def test_any_size_within_what_is_claimed(self, net, size):
-        *views, disparity, certainty, matched, filled = self.inputs(net, *size)
+        *views, claims, hints = self.inputs(net, *size)
         with torch.inference_mode():
-            fused = net(*views, disparity, certainty, matched * (matched > 4), filled)
-        assert fused.shape == disparity.shape
-        claims = torch.cat((disparity, matched, filled))
+            fused = net(*views, claims, hints)
+        assert fused.shape == (1, 1, *size)
         assert claims.min() - 1e-4 <= fused.min() and fused.max() <= claims.max() + 1e-4
 
 
@@ -57,6 +59,15 @@ def test_holes_take_the_rows_smaller_neighbour():
     assert fill_holes(rows.numpy()).tolist() == filled
 
 
+def test_what_stands_behind_something_nearer_is_hidden():
+    """Four pixels behind the left edge of a thing that is nearer by four, and what is outside."""
+    disparity = torch.full((1, 1, 1, 20), 3.0)
+    disparity[..., 12:16] = 7
+    behind, outside = hidden(disparity)
+    assert behind[0, 0, 0].tolist() == [0.75 if 8 <= place < 12 else 0 for place in range(20)]
+    assert outside[0, 0, 0].tolist() == [0.75, 0.5, 0.25, *[0] * 17]
+
+
 def test_what_is_off_by_a_few_pixels_is_put_right(scene):
     truth, known = scene["disparity"][None], scene["valid"][None]
     wrong = truth.clone()
@@ -80,9 +91,11 @@ def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypat
 
     monkeypatch.setattr("vizoo.stereo.guided.semi_global_matching", matching)
     net = Given(torch.linspace(0, largest, 6000).view(1, 1, 60, 100))
-    disparity, certainty, matched, filled = guidance(net, *torch.rand(2, 1, 3, 60, 100), False)
-    assert seen == [searched] and disparity.equal(net.disparity)
-    assert not certainty.any() and not matched.any() and not filled.any()
+    claims, hints = guidance(net, *torch.rand(2, 1, 3, 60, 100), False)
+    assert seen == [searched]
+    # Nothing is matched: the network's disparity stands for it, and all is a hole.
+    assert claims.equal(net.disparity.expand(-1, 3, -1, -1))
+    assert not hints[:, 0].any() and hints[:, 1].all()
 
 
 def test_the_faster_form_and_the_predictor_give_the_same(scene):
@@ -100,22 +113,24 @@ def test_the_faster_form_and_the_predictor_give_the_same(scene):
 
 def test_bfloat16_keeps_fractions_of_a_pixel(scene):
     far = scene["disparity"][None] + 128  # there bfloat16 has whole pixels
-    claims = far, torch.ones_like(far), far + 0.3, far + 0.3
+    claims, hints = torch.cat((far, far + 0.3, far + 0.3), 1), torch.zeros(1, 6, *far.shape[-2:])
     fusion = vizoo.create_model("disparity_fusion.worlds").eval()
     with torch.inference_mode():
-        full = fusion(*views_of(scene), *claims)
-        half = optimize(fusion, torch.bfloat16)(*views_of(scene), *claims)
+        full = fusion(*views_of(scene), claims, hints)
+        half = optimize(fusion, torch.bfloat16)(*views_of(scene), claims, hints)
     assert half.dtype == torch.float32 and (full - half).abs().median() < 0.05
 
 
 def test_a_batch_of_two_is_two_of_one(scene):
     other = GeneratedStereo(2, 128, 256, seed=3, max_disparity=32)[1]
-    net = Guided(BlockMatcher(32)).eval()
     left, right = (torch.stack((scene[side], other[side])) for side in ("left", "right"))
-    with torch.inference_mode():
-        both = net(left, right)
-        single = torch.cat([net(left[i : i + 1], right[i : i + 1]) for i in range(2)])
-    torch.testing.assert_close(both, single, rtol=1e-4, atol=1e-3)
+    for net in (BlockMatcher(32), vizoo.create_model("easnet_scaled.worlds")):
+        guided = Guided(net).eval()
+        with torch.inference_mode():
+            both = guided.predict(left, right)
+            single = [guided.predict(left[i : i + 1], right[i : i + 1]) for i in range(2)]
+        for together, *each in zip(both, *single, strict=True):
+            torch.testing.assert_close(together, torch.cat(each), rtol=1e-3, atol=1e-2)
 
 
 def test_what_is_not_finite_is_refused():
@@ -135,23 +150,64 @@ def test_the_loss_counts_wrong_pixels():
     truth = torch.tensor([4.0, 4, 0, 200]).view(1, 1, 1, 4)
     disparity = torch.tensor([5.0, 34, 9, 9]).view(1, 1, 1, 4)
     loss = fusion_loss(disparity, truth, truth > 0)
-    assert loss.item() == pytest.approx((0.5 + 0.1 + 30 / 31 + 2) / 2)
+    assert loss.item() == pytest.approx((0.5 + 0.3 + 30 / 31 + 6) / 2)
     assert fusion_loss(disparity, truth, truth < 0) == 0
 
 
-def test_training_learns_and_leaves_the_network(scene):
+def test_training_learns_and_leaves_the_network(tmp_path):
     torch.manual_seed(0)
-    task = FusionTask(net="easnet_scaled.worlds", optimizer="adamw")
-    batch = {name: scene[name][None] for name in ("left", "right", "disparity", "valid")}
-    before = {name: value.clone() for name, value in task._matching[0].state_dict().items()}
-    optimizer = torch.optim.AdamW(task.net.parameters(), 3e-3)
-    losses = []
-    for _ in range(12):
-        loss = task.loss(task.outputs(batch), batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert min(losses[-3:]) < 0.8 * losses[0]
-    assert all(value.equal(before[name]) for name, value in task._matching[0].state_dict().items())
-    assert not any(name.startswith("_matching") for name in task.state_dict())
+    task = FusionTask(stereo="easnet_scaled.worlds", optimizer="adamw", lr=3e-3)
+    (net,), seen, outputs = task._stereo, [], task.net.forward
+
+    def spy(left, right, claims, hints):
+        seen.append((active(net) == search_space(net).largest(), bool(hints[:, 0].any())))
+        return outputs(left, right, claims, hints)
+
+    task.net.forward = spy
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    scenes = GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)
+    batch = next(iter(DataLoader(scenes, 2)))
+    losses = [task.loss(task.outputs(batch), batch).item()]
+    trainer = Trainer(
+        max_epochs=16,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    seen.clear()
+    trainer.fit(task, DataLoader(scenes, 2))
+    losses.append(task.loss(task.outputs(batch), batch).item())
+    assert losses[1] < 0.9 * losses[0]
+    # The largest subnet and any by turns, and without its certainty at times.
+    assert all(largest for largest, _ in seen[:16:2])
+    assert not all(largest for largest, _ in seen[1:16:2])
+    assert [sure for _, sure in seen[:16]] == 2 * [False, False, *[True] * 6]
+    assert all(value.equal(before[name]) for name, value in net.state_dict().items())
+    assert all(name.startswith("net.") for name in task.state_dict() if "metrics" not in name)
+    predicted = task.predict_step({**batch, "name": ["a", "b"]}, 0)
+    assert predicted["disparity"].shape == (2, 1, 64, 128)
+
+
+def test_a_guided_network_says_what_it_is_and_how_far_it_sees():
+    net = vizoo.create_model("easnet_small.worlds")
+    guided = Guided(net)
+    assert guided.architecture == {"name": "Guided", "net": net.architecture}
+    alone, predictor = vizoo.StereoPredictor(net, "cpu"), vizoo.StereoPredictor(guided, "cpu")
+    assert predictor.max_disparity == alone.max_disparity == 192
+    assert predictor.reach == alone.reach
+
+
+def test_both_views_are_guided(scene):
+    predictor = vizoo.StereoPredictor("easnet_scaled.worlds", "cpu", guided=True)
+    result = predictor(scene["left"], scene["right"], check=False, both=True)
+    other = predictor.maps(scene["right"].flip(-1), scene["left"].flip(-1))[0].flip(-1)
+    torch.testing.assert_close(torch.from_numpy(result.right_disparity), other)
+
+
+def test_a_thin_thing_hides_only_its_own_width():
+    disparity = torch.zeros(1, 1, 1, 200)
+    disparity[..., 150:155] = 60
+    behind, _ = hidden(disparity)
+    assert behind.nonzero()[:, -1].tolist() == [90, 91, 92, 93, 94]

@@ -167,7 +167,7 @@ def test_built_in_config_fits_together(config):
     settings = yaml.safe_load(config.read_text())
     task, data = (settings[part]["init_args"] for part in ("model", "data"))
     if settings["model"]["class_path"].endswith("FusionTask"):
-        assert task["model"] in list_models("fusion/*")
+        assert task["model"] in list_models("stereo-fusion/*")
         FusionTask(**task)
         return
     assert task["model"] in list_models("stereo/*")
