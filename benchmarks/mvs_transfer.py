@@ -114,7 +114,7 @@ def main() -> None:
     for model in options.models:
         for guided in (False, True):
             predictor = MVSPredictor(model, device="cpu", guided=guided)
-            predictors[predictor.model] = predictor
+            predictors[predictor.model + ", guided" * guided] = predictor
     for name, predictor in predictors.items():
         cells, start = [], time.perf_counter()
         for members in scenes.values():

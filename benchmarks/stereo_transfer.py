@@ -4,13 +4,13 @@
     python -m benchmarks.stereo_transfer --data DIR --each MODEL
 
 A model is whatever `vizoo infer stereo --model` takes; it runs alone and guided by semi-global
-matching. The data folder has `playground` (im0.png,
-im1.png, disp0.pfm), `cones` (left.png, right.png, gt.png in whole pixels) and `pairs`, a folder for
-each of `index.json` with left.png, right.png and truth.png (256 x disparity). All known pixels
-count, occluded ones too; a group's scores are means over its pairs. StereoSGBM (128 disparities,
-blocks of 5, holes filled from the smaller neighbour) is run in its three modes, StereoBM likewise.
-Speed is that of a 540x960 pair. `--each` shows one network pair by pair, as `vizoo infer stereo`
-runs it: size, the largest true disparity, the scale of the first matching, error, time and memory.
+matching. The data folder has `playground` (im0.png, im1.png, disp0.pfm), `cones` (left.png,
+right.png, gt.png in whole pixels) and `pairs`, a folder for each of `index.json` with left.png,
+right.png and truth.png (256 x disparity). All known pixels count, occluded ones too; a group's
+scores are means over its pairs. StereoSGBM (128 disparities, blocks of 5, holes filled from the
+smaller neighbour) is run in its three modes, StereoBM likewise. Speed is that of a 540x960 pair.
+`--each` shows one network pair by pair, as `vizoo infer stereo --no-guided` runs it: size, the
+largest true disparity, the scale of the first matching, error, time and memory.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _alone(
     """Disparity, scale of the first matching, seconds, and the most bytes that the process held."""
     torch.set_num_threads(threads)
     warnings.simplefilter("ignore")
-    predictor = StereoPredictor(model, "cpu", dtype)
+    predictor = StereoPredictor(model, "cpu", dtype, guided=False)
     start = time.perf_counter()
     result = predictor(torch.from_numpy(left), torch.from_numpy(right), check=False)
     taken = time.perf_counter() - start

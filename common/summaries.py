@@ -27,15 +27,17 @@ def run_summary(
     """The summary of a run.
 
     Args:
-        predictor: with its `device` and `dtype`, and its `runtime` where that is a choice.
+        predictor: with its `device` and `dtype`, and `runtime` and `guided` where these are choices.
         model: as it was asked for.
         kind: what the items are, such as ``pairs``; they stand under this key too, where scripts
             of earlier versions look for them.
         items: what `item_summary` made, or ``name`` and ``error``.
         facts: what else there is to say.
     """
+    guided = {"guided": predictor.guided} if hasattr(predictor, "guided") else {}
     return {
         "model": os.fspath(model),
+        **guided,
         "device": str(predictor.device),
         "dtype": str(predictor.dtype).removeprefix("torch."),
         "runtime": getattr(predictor, "runtime", "torch"),

@@ -106,6 +106,7 @@ class MVSPredictor:
             others are not.
 
     Attributes:
+        guided: whether it is.
         fingerprint: of the weights and the architecture; a hexadecimal number.
 
     Raises:
@@ -125,8 +126,8 @@ class MVSPredictor:
         self.dtype = choose_dtype(dtype, self.device)
         net = standalone(load_network(model, "mvs"))
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
-        if guided or (guided is None and model == DEFAULT_MODEL):
-            net, self.model = Guided(net), f"{self.model}, guided"
+        self.guided = model == DEFAULT_MODEL if guided is None else guided
+        net = Guided(net) if self.guided else net
         self.fingerprint = fingerprint(net)
         self.net = optimize(net.to(self.device), self.dtype)
 

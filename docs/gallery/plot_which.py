@@ -2,8 +2,9 @@
 Which network for what
 ======================
 
-A room, a street and a table top, with semi-global matching and four networks: the colours are
-disparities, the figures the mean error and the share of pixels that are off by more than 2 px.
+A room, a street and a table top, with semi-global matching and four networks, one of them guided by
+it, too: the colours are disparities, the figures the mean error and the share of pixels that are
+off by more than 2 px.
 ``PAIRS=FOLDER`` draws three pairs of photographs of a folder instead, each with ``left.png``,
 ``right.png`` and ``truth.png`` (256 a pixel, 0 where unknown).
 """
@@ -57,12 +58,13 @@ ways = {
     "StereoSGBM": lambda left, right: semi_global_matching(left, right, disparities=192),
     "easnet_small.generated": vizoo.StereoPredictor("easnet_small.generated"),
     "easnet_small.worlds": vizoo.StereoPredictor("easnet_small.worlds"),
+    "the same, guided": vizoo.StereoPredictor("easnet_small.worlds", guided=True),
     "subnet within 100 ms": vizoo.StereoPredictor(subnet(100)),
     "subnet within 25 ms": vizoo.StereoPredictor(subnet(25)),
 }
 pairs = list(photographs(os.environ["PAIRS"]) if "PAIRS" in os.environ else generated())
 
-shape, size = (len(pairs), len(ways) + 2), (16, 2.1 * len(pairs))
+shape, size = (len(pairs), len(ways) + 2), (18, 2.1 * len(pairs))
 figure, axes = plt.subplots(*shape, figsize=size, layout="constrained", squeeze=False)
 for row, (left, right, truth) in zip(axes, pairs, strict=True):
     known, colours = truth > 0, {"cmap": "turbo", "vmin": 0, "vmax": truth.max()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from network_tester import NetworkTester
+from network_tester import NetworkTester, slow
 from stereo_fixtures import BlockMatcher
 from torch import nn
 from torch.utils.data import DataLoader
@@ -23,6 +23,8 @@ from vizoo.vision.inference import optimize
 class TestDisparityFusion(NetworkTester):
     name = "disparity_fusion"
     parameters = 66_984
+
+    test_exports = slow(NetworkTester.test_exports)  # EASNet's has all of its operators
 
     @pytest.mark.parametrize("size", [(65, 127), (40, 301), (1, 1)])
     def test_any_size_within_what_is_claimed(self, net, size):
@@ -211,3 +213,13 @@ def test_a_thin_thing_hides_only_its_own_width():
     disparity[..., 150:155] = 60
     behind, _ = hidden(disparity)
     assert behind.nonzero()[:, -1].tolist() == [90, 91, 92, 93, 94]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(scene):
+    views = scene["left"], scene["right"]
+    here, there = (
+        vizoo.StereoPredictor("easnet_scaled.worlds", device, guided=True).maps(*views)
+        for device in ("cpu", "cuda")
+    )
+    assert (here - there).abs().median() < 0.02
