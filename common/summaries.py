@@ -27,7 +27,7 @@ def run_summary(
     """The summary of a run.
 
     Args:
-        predictor: with its `device` and `dtype`, and `runtime` and `guided` where these are choices.
+        predictor: with its `device`, `dtype`, and `runtime` and `guided` where these are choices.
         model: as it was asked for.
         kind: what the items are, such as ``pairs``; they stand under this key too, where scripts
             of earlier versions look for them.

@@ -7,7 +7,7 @@ from ..vision.hub.record import WeightsRecord
 DISPARITY_FUSION = {
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/disparity_fusion.safetensors",),
-        sha256="554fd7fa08798066ba137a38e41c9e7fada498b06b562cf014c659d788dd372b",
+        sha256="31aa0546052041df18fbe67ff76fa258ed7edb0f519c3a0b0197aae98a3c0159",
         size=274_280,
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures, layered scenes",

@@ -46,10 +46,10 @@ _FITTED = {
 
 #: The same of guided networks.
 _GUIDED = {
-    (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
-    (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
-    (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
-    (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
+    (False, False): Coefficients(0.126, 2.363, -1.049, 0.0, 0.0),
+    (False, True): Coefficients(-0.437, 0.680, -0.671, 0.0, -0.704),
+    (True, False): Coefficients(1.045, 0.399, -0.692, 2.130, 0.0),
+    (True, True): Coefficients(0.456, 0.0, -0.484, 1.314, -0.499),
 }
 
 
