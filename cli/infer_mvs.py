@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guided",
         action=argparse.BooleanOptionalAction,
         help="start the network from a plane sweep and keep that where it is surer (default: "
-        f"{DEFAULT_MODEL} alone is guided)",
+        f"only {DEFAULT_MODEL}, by that very name, is guided)",
     )
     parser.add_argument(
         "--classical",

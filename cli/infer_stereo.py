@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--guided",
         action=argparse.BooleanOptionalAction,
         help="fuse what the network finds with semi-global matching: more accurate, and slower "
-        f"(default: {DEFAULT_MODEL} alone is guided)",
+        f"(default: only {DEFAULT_MODEL}, by that very name, is guided)",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(

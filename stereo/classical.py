@@ -25,7 +25,8 @@ def semi_global_matching(
     Args:
         left: (3, H, W) tensor in [0, 1].
         right: the same shape.
-        mode: one of OpenCV's ``STEREO_SGBM_MODE_…``.
+        mode: one of OpenCV's ``STEREO_SGBM_MODE_…``; pictures of less than 16 rows take ``SGBM``
+            for ``3WAY``.
         disparities: that are looked through, from 0; a multiple of 16.
         fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
             found, they are 0.

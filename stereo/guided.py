@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -73,8 +73,8 @@ class Guided(nn.Module):
 
 def max_disparity(net: nn.Module) -> float | None:
     """Pixels below which disparities lie that a network is made for; None where it says nothing."""
-    if (stated := getattr(net, "max_disparity", None)) is not None:
-        return stated
+    if hasattr(net, "max_disparity"):
+        return cast("float | None", net.max_disparity)
     architecture = getattr(net, "architecture", {})
     if "name" not in architecture:
         return None
@@ -119,7 +119,8 @@ def hidden(disparity: Tensor) -> tuple[Tensor, Tensor]:
         disparity: (B, 1, H, W) of the left view, pixels.
 
     Returns:
-        Both of its shape, 0 to 1: a quarter for each pixel.
+        Both of its shape, 0 to 1: a quarter for each pixel. What matches outside is taken for a
+        match at the border.
     """
     width = disparity.shape[-1]
     match = torch.arange(width, device=disparity.device) - disparity

@@ -107,8 +107,9 @@ class StereoPredictor:
         net = exported or load_network(model, "stereo")
         self._scored = getattr(net, "scored", False)
         self.net: nn.Module = exported or prepared(net, *how)
-        self.guided = model == DEFAULT_MODEL if guided is None else guided
-        if self.guided:
+        own = isinstance(net, Guided)
+        self.guided = own or (model == DEFAULT_MODEL if guided is None else guided)
+        if self.guided and not own:
             fusion = load_network(FUSION, "stereo-fusion").to(self.device)
             self.net = Guided(self.net, optimize(fusion, self.dtype), self._scored)
         self.runtime = runtime if exported is None else exported.runtime

@@ -15,7 +15,7 @@ import vizoo
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.vision.sparsification import ause, sparsification
 
-predictor = vizoo.StereoPredictor("easnet_small")
+predictor = vizoo.StereoPredictor("easnet_small", guided=False)
 found = []
 for sample in WorldStereo(4, 256, 512, seed=11, layouts=["table", "room"], max_disparity=64):
     result = predictor(sample["left"], sample["right"], both=True)

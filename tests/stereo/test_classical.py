@@ -27,6 +27,15 @@ def test_semi_global_matching_of_nothing_is_zero():
     assert (semi_global_matching(grey, grey) == 0).all()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 9, 15, 16])
+def test_low_pictures_are_matched(rows):
+    texture = torch.rand(3, rows, 200, generator=torch.Generator().manual_seed(0))
+    found = semi_global_matching(texture[..., :-8], texture[..., 8:], disparities=32, fill=False)
+    assert found.shape == (rows, 192) and (found >= 0).all()
+    if rows > 4:
+        assert abs(found[found > 0] - 8).max() < 1 and (found > 0).mean() > 0.5
+
+
 def test_what_is_not_sure_is_left_out():
     """Of what is left most is right; the rest, and what lies beyond the reach, is 0."""
     scene = GeneratedStereo(1, 128, 256, seed=3, max_disparity=32)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
@@ -14,7 +15,8 @@ import vizoo
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.nas.supernet import active, search_space
 from vizoo.stereo.classical import fill_holes
-from vizoo.stereo.guided import Guided, guidance, hidden
+from vizoo.stereo.confidence import confidence, left_right_difference
+from vizoo.stereo.guided import MATCHING_BYTES, Guided, guidance, hidden
 from vizoo.stereo.losses import fusion_loss
 from vizoo.stereo.task import FusionTask
 from vizoo.vision.inference import optimize
@@ -199,6 +201,19 @@ def test_a_guided_network_says_what_it_is_and_how_far_it_sees():
     alone, predictor = vizoo.StereoPredictor(net, "cpu"), vizoo.StereoPredictor(guided, "cpu")
     assert predictor.max_disparity == alone.max_disparity == 192
     assert predictor.reach == alone.reach
+    assert predictor.guided and predictor.net.net is not guided
+    matcher = vizoo.StereoPredictor(Guided(BlockMatcher(32)), "cpu")
+    assert matcher.guided and matcher.max_disparity is None
+
+
+def test_what_the_matching_holds_is_counted(monkeypatch):
+    monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 0)
+    alone, guided = (
+        vizoo.StereoPredictor("easnet_scaled.worlds", "cpu", guided=g) for g in (False, True)
+    )
+    alone._bytes = guided._bytes = 1000.0
+    pixels = [p._pixels(1500, 2000, 1.2e9, False) for p in (alone, guided)]
+    assert pixels[0] - pixels[1] == pytest.approx(MATCHING_BYTES * 2000 / 1000, abs=1)
 
 
 def test_both_views_are_guided(scene):
@@ -206,6 +221,12 @@ def test_both_views_are_guided(scene):
     result = predictor(scene["left"], scene["right"], check=False, both=True)
     other = predictor.maps(scene["right"].flip(-1), scene["left"].flip(-1))[0].flip(-1)
     torch.testing.assert_close(torch.from_numpy(result.right_disparity), other)
+    disparity, peak = predictor.maps(scene["left"], scene["right"])
+    known = scene["left"], scene["right"], disparity, peak
+    difference = left_right_difference(disparity, other)
+    for chosen, same in ((True, True), (False, False)):
+        sure = confidence(*known, difference, guided=chosen)
+        assert np.allclose(sure, result.confidence, atol=1e-4) == same
 
 
 def test_a_thin_thing_hides_only_its_own_width():

@@ -168,6 +168,7 @@ def test_built_in_config_fits_together(config):
     task, data = (settings[part]["init_args"] for part in ("model", "data"))
     if settings["model"]["class_path"].endswith("FusionTask"):
         assert task["model"] in list_models("stereo-fusion/*")
+        assert recipe(data["augmentation"], data["crop_height"], data["crop_width"]) is not None
         FusionTask(**task)
         return
     assert task["model"] in list_models("stereo/*")

@@ -107,6 +107,13 @@ def test_a_seed_decides(sample, name):
     assert not equal(one, transform(sample, seeded(2)))
 
 
+def test_mild_is_strong_with_fewer_faults():
+    strong, mild = (recipe(name, 40, 64).transforms for name in ("strong", "mild"))
+    assert [type(step) for step in mild] == [type(step) for step in strong]
+    (jitter, erase), (less, fewer) = strong[-2:], mild[-2:]
+    assert less.asymmetric < jitter.asymmetric and fewer.probability < erase.probability
+
+
 def test_without_a_generator_the_global_state_decides(sample):
     transform = recipe("strong", 40, 64)
     torch.manual_seed(3)
