@@ -140,4 +140,7 @@ def _lines(args: argparse.Namespace, tuned: TuningReport, report: Path) -> str:
             tuned.after[f"{gain}_error"],
         )
         lines.append("  {:30} {:8.3f} {:8.3f} {:8.3f} ± {:.3f} px".format(title, *values))
-    return "\n".join([*lines, *([str(args.out)] if tuned.improved else []), str(report)])
+    if tuned.improved:
+        use = f"  vizoo infer stereo LEFT RIGHT --model {args.out} --guided --out DIR"
+        lines += [str(args.out), use]
+    return "\n".join([*lines, str(report)])

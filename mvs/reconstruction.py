@@ -77,7 +77,7 @@ def reconstruct(
             longer side.
         thresholds: of fusion; by default those of the scene's data set, else two other views that
             agree within 1 pixel and 1 %.
-        seed: of the random depths that the search starts from.
+        seed: of the random depths that the search starts from, where it is not guided.
         restart: compute all views anew.
         voxel: thin the cloud to one point a cube of this side (needs Open3D).
         normals: write normals into the cloud (needs Open3D).
@@ -109,7 +109,7 @@ def reconstruct(
         "network": predictor.fingerprint,
         "dtype": str(predictor.dtype).removeprefix("torch."),
         "size": list(size),
-        "seed": seed,
+        "seed": 0 if predictor.guided else seed,  # guided, nothing is random
     }
     plan = _plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)

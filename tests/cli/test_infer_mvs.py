@@ -75,6 +75,10 @@ def test_guided_beside_the_plane_sweep(tmp_path, capsys):
     summary = json.loads(capsys.readouterr().out)
     assert summary["model"] == "dispmvs_tiny" and summary["guided"]
     assert summary["classical"]["model"] == "PlaneSweep"
+    # Nothing in it is random, so that another seed makes no other views.
+    assert call(*words, "--device", "cpu", "--seed", "1") == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert all(view["resumed"] for view in summary["views"])
 
 
 def test_a_single_reference(scene, tmp_path, capsys):

@@ -81,7 +81,11 @@ def test_an_improvement_is_written(pairs, tuned, capsys):
         "2 pairs learned from, 1 held out" in said.out
         and "0.400    0.300    0.100 ± 0.020 px" in said.out
     )
-    assert said.out.splitlines()[-2:] == ["out/mine.safetensors", "out/mine.json"]
+    assert said.out.splitlines()[-3:] == [
+        "out/mine.safetensors",
+        "  vizoo infer stereo LEFT RIGHT --model out/mine.safetensors --guided --out DIR",
+        "out/mine.json",
+    ]
     assert said.err == ""
 
 

@@ -268,7 +268,7 @@ def table_beside(
 ) -> LatencyTable | None:
     """The complete latency table that lies beside a supernet's weights, if it serves.
 
-    That is NAME.RUNTIME.latency.json, or else NAME.latency.json.
+    That is NAME.RUNTIME.DTYPE.latency.json, else NAME.RUNTIME.latency.json, else NAME.latency.json.
 
     Args:
         source: what `load_supernet` took.
@@ -282,8 +282,8 @@ def table_beside(
     Raises:
         ValueError: the file there is damaged.
     """
-    own_name = f".{runtime}.latency.json"
-    paths = [beside_weights(source, name) for name in (own_name, ".latency.json")]
+    kinds = f".{runtime}.{dtype}", f".{runtime}", ""
+    paths = [beside_weights(source, f"{kind}.latency.json") for kind in kinds]
     path = next((path for path in paths if path is not None and path.is_file()), None)
     if path is None:
         return None

@@ -99,7 +99,7 @@ def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
     vizoo.save_weights(net, "supernet.safetensors")
     settings = {"size": (16, 24), "samples": 4, "held_out": 0, "seconds": 0.0}
     how = {"runtime": "onnxruntime", "dtype": "int8"}
-    path = "supernet.onnxruntime.latency.json"  # beside the weights
+    path = "supernet.onnxruntime.int8.latency.json"  # beside the weights
     table = vizoo.latency_table(net, path, float_parts=["head"], **how, **settings)
     assert "onnxruntime, int8 but head in float32" in str(table.conditions)
     assert LatencyTable.load(path).conditions == table.conditions
