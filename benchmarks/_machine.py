@@ -1,38 +1,133 @@
-"""What a table says about the machine it was measured on."""
+"""What benchmarks share: how they start, measure, and show where figures come from."""
 
 from __future__ import annotations
 
-import platform
+import argparse
+import datetime
+import multiprocessing
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from vizoo.common.files import write_json
+from vizoo.common.timing import milliseconds
+from vizoo.nas.efficiency.provenance import device_name
+
+
+def arguments(doc: str, threads: int = 2) -> argparse.ArgumentParser:
+    """Of a benchmark's options, described by the first line of its docstring."""
+    made = argparse.ArgumentParser(description=doc.splitlines()[0])
+    made.add_argument("--threads", type=int, default=threads)
+    return made
+
+
+def start(parser: argparse.ArgumentParser, width: int = 120) -> tuple[Any, Console]:
+    """The options, their threads set, and a console that has told what the machine is."""
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    console = Console(width=width)
+    console.print(machine())
+    return options, console
 
 
 def machine() -> str:
     """CPU, threads and PyTorch version in one line."""
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        lines = [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        name = lines[0].split(":", 1)[1].strip() if lines else name
-    return f"{name}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return f"{device_name('cpu')}, {torch.get_num_threads()} threads, torch {torch.__version__}"
 
 
-def commit() -> str:
-    """The commit that is checked out, in short."""
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]] = (), title: str | None = None, left=1
+) -> Table:
+    """Of figures: the first `left` columns stand left, the others right."""
+    made = Table(title=title)
+    for place, column in enumerate(columns):
+        made.add_column(column, justify="left" if place < left else "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
 
 
-def seconds(function: Callable[[], object]) -> float:
-    """Time of one call: wall time, or with one thread the CPU time of the process."""
-    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
-    start = clock()
+def record(
+    path: Path, title: str, about: str, command: str, columns: Sequence[str], rows: list[list[str]]
+) -> None:
+    """Write a table with where it comes from, as `docs/results` keeps them."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    )
+    content = {
+        "title": title,
+        "about": about,
+        "command": f"python -m benchmarks.{command}",
+        "machine": machine(),
+        "commit": done.stdout.strip(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "columns": columns,
+        "rows": rows,
+        "quoted": [],
+    }
+    write_json(path, content)
+
+
+def seconds(function: Callable[[], object], device: torch.device | str = "cpu") -> float:
+    """Time of one call: wall time, or with one thread of a CPU the CPU time of the process."""
+    if torch.device(device).type != "cpu" or torch.get_num_threads() > 1:
+        return milliseconds(function, device) / 1e3
+    start = time.process_time()
     function()
-    return clock() - start
+    return time.process_time() - start
+
+
+def in_turns(
+    calls: dict, repeat: int, clock: Callable[[Callable], Any] = seconds, warmup: int = 1
+) -> dict:
+    """What the clock says of each call in `repeat` turns, after those that warm up."""
+    times: dict[Any, list] = {name: [] for name in calls}
+    for _ in range(warmup + repeat):
+        for name, call in calls.items():
+            times[name].append(clock(call))
+    return {name: taken[warmup:] for name, taken in times.items()}
+
+
+@torch.inference_mode()
+def measured(networks: dict[str, Callable], inputs: Sequence, repeat: int) -> dict[str, tuple]:
+    """Of each network its times in turns, in seconds, and its output."""
+    outputs = {}
+
+    def call(name: str) -> None:
+        outputs[name] = networks[name](*inputs)
+
+    times = in_turns({name: partial(call, name) for name in networks}, repeat)
+    return {name: (times[name], outputs[name]) for name in networks}
+
+
+def times_as_fast(slow: Sequence[float], fast: Sequence[float]) -> float:
+    """The median over the turns."""
+    return median(a / b for a, b in zip(slow, fast, strict=True))
+
+
+def settled(net: nn.Module) -> nn.Module:
+    """Batch norms that do something, as after training."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+def apart(function: Callable, *arguments: object) -> Any:
+    """Call in a process of its own: memory that another run has freed would hide a peak."""
+    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    with context.Pool(1, torch.set_num_threads, (threads,)) as pool:
+        return pool.apply(function, arguments)
 
 
 def gemm_rate(dtype: torch.dtype = torch.float32) -> float:
@@ -53,5 +148,9 @@ def peak_megabytes() -> float:
     import resource
     import sys
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
+    try:  # a process that is started counts its parent's memory in getrusage, and not here
+        status = Path("/proc/self/status").read_text().split()
+        return int(status[status.index("VmHWM:") + 1]) / 1024
+    except (OSError, ValueError):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024

@@ -9,7 +9,6 @@ python -m benchmarks.cam_hits CHECKPOINT [--scans 50] [--seed 1000] [--tolerance
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -17,10 +16,9 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from scipy.ndimage import distance_transform_edt
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from vizoo.classification.ct_infer import CTPredictor, CTResult
 from vizoo.datasets.ct import CTVolume, GeneratedCT, to_scan
 
@@ -47,13 +45,13 @@ def score(result: CTResult, lesions: np.ndarray, distance: np.ndarray) -> tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("model", nargs="?", help="checkpoint of `vizoo fit`, or weight file")
     parser.add_argument("--scans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1000, help="of the scans, none of training's")
     parser.add_argument("--tolerance", type=float, default=10.0, help="mm")
     parser.add_argument("--shape", type=int, nargs=3, default=(32, 96, 96))
-    options = parser.parse_args()
+    options, console = start(parser)
     if options.model is None:
         print("cam_hits: give a checkpoint of a CT classifier", file=sys.stderr)
         return
@@ -80,23 +78,20 @@ def main() -> None:
             result = predictor(volume, explained=kind, **settings)
             name = f"auto: {result.method}" if method == "auto" else result.method
             rows.setdefault(name, []).append(score(result, lesions, distance))
-    table = Table(
-        title=f"{Path(options.model).name} ({predictor.name}), {options.scans} scans with lesions, "
+    title = (
+        f"{Path(options.model).name} ({predictor.name}), {options.scans} scans with lesions, "
         f"{right} classified rightly"
     )
-    columns = ("", "in a lesion", f"within {options.tolerance:g} mm", "heat in lesions")
-    for name in columns:
-        table.add_column(name, justify="right" if name else "left")
+    columns = ["", "in a lesion", f"within {options.tolerance:g} mm", "heat in lesions"]
+    shown = table(columns, title=title)
     for name, found in rows.items():
         distances, heat = np.array(found).T
         cells = ((distances == 0).mean(), (distances <= options.tolerance).mean(), heat.mean())
-        table.add_row(name, *(f"{100 * cell:.0f} %" for cell in cells))
+        shown.add_row(name, *(f"{100 * cell:.0f} %" for cell in cells))
     for name, shares in zip(("the lungs", "what is seen"), np.array(chances).mean(0), strict=True):
         cells = (*shares, shares[0])
-        table.add_row(f"chance: a voxel of {name}", *(f"{100 * cell:.0f} %" for cell in cells))
-    console = Console(width=120)
-    console.print(machine())
-    console.print(table)
+        shown.add_row(f"chance: a voxel of {name}", *(f"{100 * cell:.0f} %" for cell in cells))
+    console.print(shown)
 
 
 if __name__ == "__main__":

@@ -22,10 +22,9 @@ import tempfile
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks._links import private_network, run_shaped
-from benchmarks._machine import machine
+from benchmarks._machine import machine, table
 
 _PROCESSES = 4
 _MODELS = ["fadnet_plus_tiny", "lcnet_075", "fadnet_plus_tiny, elastic"]
@@ -90,16 +89,6 @@ def cells(rows: list[dict], model: str, links: list[int]) -> tuple[list[str], li
         sizes = [f"{last[name] / 1e3:.0f}" for name in ("counted", "wire")]
         lines.append([way, *times, *sizes, f"{last['loss']:.3f}"])
     return head, lines
-
-
-def table(head: list[str], lines: list[list[str]], title: str) -> Table:
-    """For people."""
-    shown = Table(title=title)
-    for name in head:
-        shown.add_column(name, justify="left" if name == head[0] else "right")
-    for line in lines:
-        shown.add_row(*line)
-    return shown
 
 
 def markdown(head: list[str], lines: list[list[str]]) -> str:

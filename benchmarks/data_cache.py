@@ -13,24 +13,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from vizoo.datasets.images import ImageDataModule, ImageFolders, ImagePreset
 from vizoo.datasets.stereo import PairFolders, StereoDataModule
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("kind", choices=["images", "stereo"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--side", type=int, default=32, help="of images, as they are prepared")
     parser.add_argument("--copies", type=int, default=1, help="of the folder, of pairs")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=3)
-    options = parser.parse_args()
-    table = Table("cache", *(f"epoch {n + 1}" for n in range(options.epochs)), "samples", "kept")
+    options, console = start(parser)
+    rows = []
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["VIZOO_HOME"] = f"{scratch}/home"
         folder = options.folder
@@ -51,9 +48,10 @@ def main() -> None:
                 times.append(time.perf_counter() - start)
             kept = 0 if cache is None else int((data._shelf.folder / ".bytes").read_text())
             shown = [f"{seconds:.1f} s" for seconds in times]
-            table.add_row(cache or "none", *shown, str(len(loader.sampler)), f"{kept / 1e6:.0f} MB")
+            rows.append([cache or "none", *shown, str(len(loader.sampler)), f"{kept / 1e6:.0f} MB"])
             del loader
-    Console().print(machine(), table, sep="\n")
+    epochs = [f"epoch {n + 1}" for n in range(options.epochs)]
+    console.print(table(["cache", *epochs, "samples", "kept"], rows))
 
 
 def _data(

@@ -12,14 +12,13 @@ machine disturbs all alike.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks._machine import machine, seconds
+from benchmarks._machine import arguments, in_turns, seconds, start
 from vizoo.vision.fused import FusedConv3d
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
@@ -57,14 +56,9 @@ def by_outputs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return total.transpose(0, 1)[None]
 
 
-def in_turns(functions: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Milliseconds of each, the best of `repeat` turns after one that warms up."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeat + 1):
-        for name, function in functions.items():
-            function()  # what the others left in the caches should not matter
-            times[name].append(1e3 * seconds(function))
-    return {name: min(taken[1:]) for name, taken in times.items()}
+def warm_seconds(function: Callable[[], object]) -> float:
+    function()  # what the others left in the caches should not matter
+    return seconds(function)
 
 
 @torch.no_grad()
@@ -91,7 +85,7 @@ def convolutions(repeat: int) -> None:
                 error = (form().float() - wanted).norm() / wanted.norm()
                 if error > (1e-5 if dtype == torch.float32 else 2e-2):
                     raise SystemExit(f"{name} differs by {error:.1e}")
-            report(f"{channels}x{depth}x{side}x{side} k{kernel} {dtype}", in_turns(forms, repeat))
+            report(f"{channels}x{depth}x{side}x{side} k{kernel} {dtype}", forms, repeat)
 
 
 def gradients(repeat: int) -> None:
@@ -110,7 +104,7 @@ def gradients(repeat: int) -> None:
                 forms[f"{name} {str(dtype)[6:]}"] = lambda x=x, w=weight: torch.autograd.grad(
                     F.conv3d(x, w, None, padding=w.shape[-1] // 2, groups=len(w)).sum(), (x, w)
                 )
-        report(f"training 4x{channels}x{depth}x{side}x{side} k{kernel}", in_turns(forms, repeat))
+        report(f"training 4x{channels}x{depth}x{side}x{side} k{kernel}", forms, repeat)
 
 
 @torch.no_grad()
@@ -127,12 +121,13 @@ def networks(repeat: int) -> None:
             "optimised": lambda x=volume, f=fast: f(x),
             "optimised bfloat16": lambda x=volume, f=half: f(x),
         }
-        report(f"covidnet3d_s {depth}x{side}x{side}", in_turns(forms, repeat))
+        report(f"covidnet3d_s {depth}x{side}x{side}", forms, repeat)
 
 
-def report(title: str, times: dict[str, float]) -> None:
-    """Print one line."""
-    columns = ", ".join(f"{name} {value:.2f}" for name, value in times.items())
+def report(title: str, forms: dict[str, Callable[[], object]], repeat: int) -> None:
+    """Print one line: milliseconds of each form, the best of the turns."""
+    times = in_turns(forms, repeat, warm_seconds)
+    columns = ", ".join(f"{name} {1e3 * min(taken):.2f}" for name, taken in times.items())
     print(f"{title}: {columns}", flush=True)
 
 
@@ -140,16 +135,13 @@ PARTS = {"convolutions": convolutions, "gradients": gradients, "networks": netwo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
+    options, _ = start(parser)
     torch.manual_seed(0)
-    print(machine())
-    for name in args.only:
-        PARTS[name](args.repeat)
+    for name in options.only:
+        PARTS[name](options.repeat)
 
 
 if __name__ == "__main__":

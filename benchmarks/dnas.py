@@ -9,18 +9,15 @@ peak of tensors within a step beyond what is there between steps.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks._machine import machine, seconds
-from vizoo.common.timing import milliseconds
+from benchmarks._machine import arguments, in_turns, seconds, start, table
 from vizoo.nas import Architecture, activate, extract, search_space
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.supernet import elastic_modules
@@ -94,39 +91,29 @@ def peak_bytes(step: Callable[[], object], device: str) -> int:
     return peak
 
 
-def _milliseconds(step: Callable[[], object], device: str) -> float:
-    # With one thread the processor's time, which other programs do not disturb.
-    is_cpu = torch.device(device).type == "cpu"
-    return 1000 * seconds(step) if is_cpu else milliseconds(step, device)
-
-
 def compare(forms: Forms, device: str, draws: int, repeat: int) -> Table:
     """Medians over draws of the ratio to the extracted path."""
-    table = Table(title="a step against one of the extracted path, median over draws (largest)")
-    for column in ("step", "ms", "alone, ms", "time", "MB", "alone, MB", "memory"):
-        table.add_column(column, justify="left" if column == "step" else "right")
     steps = {"weights": forms.weight_step, "logits": forms.logit_step}
     steps["logits and weights"] = forms.search_step
     rows: dict[str, list[tuple[float, ...]]] = {name: [] for name in steps}
     for seed in range(draws):
         forms.take(seed)
-        for call in (forms.alone, *steps.values()):
-            call()  # Adam's moments of this path come to be
-        times = {name: [] for name in ("alone", *steps)}
-        for _ in range(repeat):
-            times["alone"].append(_milliseconds(forms.alone, device))
-            for name, step in steps.items():
-                times[name].append(_milliseconds(step, device))
+        # In the first turn Adam's moments of this path come to be.
+        calls = {"alone": forms.alone, **steps}
+        times = in_turns(calls, repeat, lambda call: 1e3 * seconds(call, device))
         memory = {name: peak_bytes(step, device) for name, step in steps.items()}
         base = peak_bytes(forms.alone, device)
         for name in steps:
             alone = median(times["alone"]) * (2 if name == "logits and weights" else 1)
             rows[name].append((median(times[name]), alone, memory[name], base))
+    columns = ["step", "ms", "alone, ms", "time", "MB", "alone, MB", "memory"]
+    title = "a step against one of the extracted path, median over draws (largest)"
+    shown = table(columns, title=title)
     for name, found in rows.items():
         time = [row[0] / row[1] for row in found]
         size = [row[2] / row[3] for row in found]
         ms, alone, peak, base = (median(values) for values in zip(*found, strict=True))
-        table.add_row(
+        shown.add_row(
             name,
             f"{ms:.0f}",
             f"{alone:.0f}",
@@ -135,23 +122,19 @@ def compare(forms: Forms, device: str, draws: int, repeat: int) -> Table:
             f"{base / 1e6:.0f}",
             f"{median(size):.2f} ({max(size):.2f})",
         )
-    return table
+    return shown
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="covidnet3d_s", help="a supernet of volumes")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--size", type=int, nargs=3, default=(16, 48, 48), metavar=("D", "H", "W"))
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     torch.manual_seed(0)
-    console = Console(width=120)
-    console.print(machine())
     forms = Forms(options.model, options.device, tuple(options.size), options.batch)
     console.print(compare(forms, options.device, options.draws, options.repeat))
 

@@ -23,10 +23,9 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from vizoo.classification.task import ClassificationTask
 from vizoo.common.files import write_json
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
@@ -147,21 +146,20 @@ def report(rows: list[tuple[int, dict[str, Any], list[dict[str, Any]]]]) -> list
     """A table for each score: derived networks against random ones."""
     tables = []
     for name, sign in (("loss", 1), ("accuracy", -1), ("macro_auc", -1)):
-        table = Table(title=f"test {name}: derived against random architectures")
-        for column in ("seed", "derived", "median", "mean", "worst", "best", "rank"):
-            table.add_column(column, justify="right")
+        columns = ["seed", "derived", "median", "mean", "worst", "best", "rank"]
+        title = f"test {name}: derived against random architectures"
+        tables.append(table(columns, title=title, left=0))
         for seed, derived, others in rows:
             values = sorted((run[name] for run in others), key=lambda value: sign * value)
             rank = 1 + sum(sign * value < sign * derived[name] for value in values)
             numbers = (derived[name], median(values), mean(values), values[-1], values[0])
             place = f"{rank} of {len(values) + 1}"
-            table.add_row(str(seed), *(f"{number:.3f}" for number in numbers), place)
-        tables.append(table)
+            tables[-1].add_row(str(seed), *(f"{number:.3f}" for number in numbers), place)
     return tables
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--random", type=int, default=10, help="architectures a seed")
     parser.add_argument("--scans", type=int, default=240, help="for training, and for the test")
@@ -175,14 +173,11 @@ def main() -> None:
     parser.add_argument("--logits-lr", type=float, default=3e-2)
     parser.add_argument("--cache", default=str(Path.home() / ".cache/vizoo/chests"))
     parser.add_argument("--out", type=Path, default=Path("dnas_search.json"))
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options, console = start(parser, width=110)
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.pytorch.accelerators.cuda"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning, module="lightning")
-    console = Console(width=110)
-    console.print(machine())
-    kept = ("cache", "out", "seeds", "random")
+    kept = ("cache", "out", "seeds", "random", "threads")
     settings = {key: value for key, value in vars(options).items() if key not in kept}
     runs, rows = Runs(options.out, settings), []
     space = search_space(create_model("covidnet3d_tiny"))
@@ -198,8 +193,7 @@ def main() -> None:
                 f"  random {number}: {', '.join(others[-1]['cells'])}: {others[-1]['loss']:.3f}"
             )
         rows.append((seed, derived, others))
-    for table in report(rows):
-        console.print(table)
+    console.print(*report(rows), sep="\n")
     spent = sum(run["cpu_seconds"] for run in runs.content["runs"].values())
     console.print(f"{spent / 60:.0f} minutes of one core")
 

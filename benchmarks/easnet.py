@@ -9,19 +9,17 @@ activate. The forms take turns.
 
 from __future__ import annotations
 
-import argparse
 import random
 from functools import partial
 from statistics import median
 from unittest import mock
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torchvision.ops import deform_conv2d
 
-from benchmarks._machine import machine, seconds
+from benchmarks._machine import arguments, measured, seconds, start, table
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo.losses import upsampled_loss
@@ -57,48 +55,37 @@ def _settled(net: nn.Module) -> nn.Module:
 
 def inference(size: tuple[int, int], repeat: int) -> Table:
     """Milliseconds of the largest and smallest subnets."""
-    table = Table(title=f"inference, batch 1, {size[0]}x{size[1]}: median ms")
-    for column in ("subnet", "plain", "float32", "times", "difference", "bfloat16", "× float32"):
-        table.add_column(column, justify="left" if column == "subnet" else "right")
-    table.add_column("bfloat16 difference, px", justify="right")
+    rows = []
     views = torch.rand(2, 1, 3, *size).unbind()
     for name in ("easnet", "easnet_extended"):
         supernet = create_model(name)
         space = search_space(supernet)
         for kind, architecture in (("largest", space.largest()), ("smallest", space.smallest())):
             net = _settled(extract(supernet, architecture))
-            fast, half = optimize(net), optimize(net, torch.bfloat16)
-            forms = {
-                "plain": lambda net=net: _plainly(net, *views),
-                "float32": lambda fast=fast: fast(*views),
-                "bfloat16": lambda half=half: half(*views),
-            }
-            with torch.inference_mode():
-                found = {form: run() for form, run in forms.items()}
-                times = {form: [] for form in forms}
-                for _ in range(repeat):
-                    for form, run in forms.items():
-                        times[form].append(seconds(run))
-            wanted = found["plain"]
-            ms = {form: 1000 * median(values) for form, values in times.items()}
-            table.add_row(
+            forms = {"plain": partial(_plainly, net), "float32": optimize(net)}
+            forms["bfloat16"] = optimize(net, torch.bfloat16)
+            found = measured(forms, views, repeat).values()
+            plain, fast, half = (1000 * median(times) for times, _ in found)
+            wanted, single, rounded = (output for _, output in found)
+            row = [
                 f"{name}, {kind}",
-                f"{ms['plain']:.0f}",
-                f"{ms['float32']:.0f}",
-                f"{ms['plain'] / ms['float32']:.2f}",
-                f"{(found['float32'] - wanted).norm() / wanted.norm():.0e}",
-                f"{ms['bfloat16']:.0f}",
-                f"{ms['float32'] / ms['bfloat16']:.2f}",
-                f"{(found['bfloat16'] - wanted).abs().mean():.3f}",
-            )
-    return table
+                f"{plain:.0f}",
+                f"{fast:.0f}",
+                f"{plain / fast:.2f}",
+                f"{(single - wanted).norm() / wanted.norm():.0e}",
+                f"{half:.0f}",
+                f"{fast / half:.2f}",
+                f"{(rounded - wanted).abs().mean():.3f}",
+            ]
+            rows.append(row)
+    columns = ["subnet", "plain", "float32", "times", "difference", "bfloat16", "× float32"]
+    title = f"inference, batch 1, {size[0]}x{size[1]}: median ms"
+    return table([*columns, "bfloat16 difference, px"], rows, title)
 
 
 def steps(size: tuple[int, int], repeat: int) -> Table:
     """Seconds of a training step of a subnet within the supernet and extracted."""
-    table = Table(title=f"training step, batch 2, {size[0]}x{size[1]}: median s")
-    for column in ("subnet", "extracted", "supernet", "ratio"):
-        table.add_column(column, justify="left" if column == "subnet" else "right")
+    rows = []
     views = torch.rand(2, 2, 3, *size).unbind()
     truth = 40 * torch.rand(2, 1, *size) + 1
 
@@ -130,20 +117,17 @@ def steps(size: tuple[int, int], repeat: int) -> Table:
                 pairs.append(tuple(map(seconds, forms)))
             ratio = median(elastic / extracted for extracted, elastic in pairs)
             row = (*(median(times) for times in zip(*pairs, strict=True)), ratio)
-            table.add_row(f"{name}, {kind}", *(f"{value:.3f}" for value in row))
-    return table
+            rows.append([f"{name}, {kind}", *(f"{value:.3f}" for value in row)])
+    title = f"training step, batch 2, {size[0]}x{size[1]}: median s"
+    return table(["subnet", "extracted", "supernet", "ratio"], rows, title)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--size", type=int, nargs=2, default=(288, 576), metavar=("H", "W"))
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     torch.manual_seed(0)
-    console = Console(width=120)
-    console.print(machine())
     console.print(inference(tuple(options.size), options.repeat))
     console.print(steps((192, 384), options.repeat))
 

@@ -12,7 +12,6 @@ a benchmark that was stopped goes on.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import statistics
@@ -20,7 +19,6 @@ from pathlib import Path
 
 import lightning.pytorch
 import torch
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch import Tensor, nn
@@ -32,7 +30,7 @@ from vizoo.nas import Architecture, Choice, elastic, extract, search_space
 from vizoo.nas.lid import compare
 
 from ._few_shot import accuracy, judged, levelled, spread
-from ._machine import machine
+from ._machine import arguments, start, table
 
 OPERATIONS = ("avg_pool_3x3", "conv_1x1", "conv_3x3")
 CHANNELS = 8
@@ -185,10 +183,9 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
     alone = [[known["accuracy"][f"{n}/{s}"] for n in names] for s in range(seeds)]
     mean = [statistics.mean(values) for values in zip(*alone, strict=True)]
     best = sorted(range(len(names)), key=lambda i: -mean[i])[: len(names) // 4]
-    table = Table(title=f"{len(names)} networks, {min(mean):.1f} to {max(mean):.1f} % alone")
-    columns = ("score", "tau", "each seed", "levelled", "best quarter", "precision@10", "mean")
-    for column in columns:
-        table.add_column(column)
+    columns = ["score", "tau", "each seed", "levelled", "best quarter", "precision@10", "mean"]
+    title = f"{len(names)} networks, {min(mean):.1f} to {max(mean):.1f} % alone"
+    shown = table(columns, title=title)
 
     def row(
         name: str,
@@ -203,7 +200,7 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
             compare(levelled(space, architectures, s, against, found), against).kendall
             for s, found in zip(scores, splits or [], strict=False)
         ]
-        table.add_row(
+        shown.add_row(
             name,
             spread(taus),
             " ".join(f"{tau:.3f}" for tau in taus),
@@ -223,15 +220,14 @@ def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
     for method, found in runs.items():
         splits = [r["splits"] for r in found if r["splits"]]
         row(method, [r["scores"] for r in found], mean, splits)
-    return table
+    return shown
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--out", type=Path, default=Path("few_shot_digits"))
     parser.add_argument("--seeds", type=int, default=3, help="of each method and of the truth")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options, console = start(parser, width=110)
     data = digits()
     options.out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[dict]] = {name: [] for name in PLANS}
@@ -239,8 +235,6 @@ def main() -> None:
     for method, seed in track(wanted, "supernets"):
         runs[method].append(run(options.out, data, method, seed))
     known = truth(options.out, data, options.seeds)
-    console = Console(width=110)
-    console.print(machine())
     console.print(report(known, runs, options.seeds))
     for method, found in runs.items():
         for seed, result in enumerate(found):

@@ -5,7 +5,6 @@ python -m benchmarks.fusion --threads 2
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +18,7 @@ from vizoo.mvs.fusion import DepthView, Thresholds, fuse_to_file
 from vizoo.vision.io.images import write_image
 from vizoo.vision.io.pfm import write_pfm
 
-from ._machine import machine, peak_megabytes
+from ._machine import arguments, peak_megabytes, start
 
 RADIUS, DISTANCE = 180.0, 650.0  # mm: of the thing that is seen, of the cameras from its middle
 
@@ -58,22 +57,20 @@ def sphere_on_a_plane(intrinsics, extrinsics, height: int, width: int) -> torch.
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=2)
+    parser = arguments(__doc__)
     parser.add_argument("--views", type=int, default=49)
     parser.add_argument("--sources", type=int, default=10)
     parser.add_argument("--size", type=int, nargs=2, default=(1152, 1600))
     parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    height, width = arguments.size
-    intrinsics, extrinsics = cameras(arguments.views, height, width)
+    options, _ = start(parser)
+    height, width = options.size
+    intrinsics, extrinsics = cameras(options.views, height, width)
     centres = invert_pose(extrinsics)[:, :3, 3]
-    nearest = torch.cdist(centres, centres).argsort(1)[:, 1 : arguments.sources + 1]
+    nearest = torch.cdist(centres, centres).argsort(1)[:, 1 : options.sources + 1]
     noise = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as name:
         folder, views = Path(name), []
-        for index in range(arguments.views):
+        for index in range(options.views):
             depth = sphere_on_a_plane(intrinsics, extrinsics[index], height, width).numpy()
             # As a network errs: a little everywhere, grossly here and there.
             depth *= 1 + 5e-4 * noise.standard_normal(depth.shape, dtype=np.float32)
@@ -93,15 +90,14 @@ def main() -> None:
                 )
             )
         with PeakMemory(torch.device("cpu")) as memory:
-            start = time.perf_counter()
+            begin = time.perf_counter()
             report = fuse_to_file(
-                views, folder / "cloud.ply", Thresholds(3, 0.5, 0.01), device=arguments.device
+                views, folder / "cloud.ply", Thresholds(3, 0.5, 0.01), device=options.device
             )
-            seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - begin
         megabytes = (folder / "cloud.ply").stat().st_size / 1e6
-    print(f"{machine()}, {arguments.device}")
     print(
-        f"{arguments.views} views of {height}x{width}, {arguments.sources} sources each: "
+        f"{options.device}: {options.views} views of {height}x{width}, {options.sources} sources each: "
         f"{seconds:.1f} s; memory {memory.bytes / 2**20:.0f} MiB above what was held before, "
         f"{peak_megabytes():.0f} MiB at most with everything; "
         f"{report.points / 1e6:.1f} of {report.pixels / 1e6:.1f} million pixels kept "

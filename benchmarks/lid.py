@@ -12,13 +12,11 @@ gradient of all shared weights.
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,7 +27,7 @@ from vizoo.nas import extract, search_space
 from vizoo.nas.lid import Splitter, named_layers
 from vizoo.nas.tabular import cell_architecture
 
-from ._machine import machine
+from ._machine import arguments, in_turns, seconds, start, table
 from .dnas import peak_bytes
 
 PATH = cell_architecture(
@@ -77,9 +75,6 @@ def measured(
 ) -> Table:
     values = search_space(net).choices[EDGE].values[-candidates:]
     paths = [PATH.replace({EDGE: value}) for value in values]
-    table = Table(title=f"{EDGE}: {len(paths)} candidates, a batch of {tuple(batch[0].shape)}")
-    for column in ("criterion", "s", "peak MB", "time", "memory"):
-        table.add_column(column, justify="left" if column == "criterion" else "right")
 
     def run(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         return net(batch[0])
@@ -91,49 +86,36 @@ def measured(
         "dimensions": lambda: lid.compare(net, paths, batch, forward=run),
     }
     device = batch[0].device
-    times: dict[str, list[float]] = {name: [] for name in ways}
     peaks = {name: peak_bytes(way, str(device)) for name, way in ways.items()}
-    for _ in range(repeat):
-        for name, way in ways.items():
-            times[name].append(_seconds(way, device))
-    for name in ways:
-        table.add_row(
+    times = in_turns(ways, repeat, partial(seconds, device=device), warmup=0)
+    s = {name: median(taken) for name, taken in times.items()}
+    rows = [
+        [
             name,
-            f"{median(times[name]):.2f}",
+            f"{s[name]:.2f}",
             f"{peaks[name] / 1e6:.0f}",
-            f"{median(times[name]) / median(times['gradients']):.2f}",
+            f"{s[name] / s['gradients']:.2f}",
             f"{peaks[name] / peaks['gradients']:.3f}",
-        )
-    return table
-
-
-def _seconds(way: Callable[[], object], device: torch.device) -> float:
-    # With one thread the processor's time, which other programs do not disturb.
-    cpu = device.type == "cpu" and torch.get_num_threads() == 1
-    clock = time.process_time if cpu else time.perf_counter
-    start = clock()
-    way()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start
+        ]
+        for name in ways
+    ]
+    title = f"{EDGE}: {len(paths)} candidates, a batch of {tuple(batch[0].shape)}"
+    return table(["criterion", "s", "peak MB", "time", "memory"], rows, title)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--channels", type=int, default=4)
     parser.add_argument("--cells", type=int, default=2)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--k", type=int, default=20)
     parser.add_argument("--candidates", type=int, default=5, help="of the edge's five")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--count", action="store_true", help="do not run, only count bytes")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser, width=110)
     torch.manual_seed(0)
-    console = Console(width=110)
     net = create_model("nasbench201", channels=options.channels, cells=options.cells)
     shape = (options.batch, 3, options.size, options.size)
     if options.count:
@@ -149,7 +131,6 @@ def main() -> None:
         torch.rand(shape, device=options.device),
         torch.randint(10, (options.batch,), device=options.device),
     )
-    console.print(machine())
     console.print(measured(net, batch, options.k, options.candidates, options.repeat))
 
 

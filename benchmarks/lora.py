@@ -28,14 +28,13 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
 from rich.table import Table
 from timm.models.resnet import BasicBlock, ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._machine import machine, seconds
+from benchmarks._machine import arguments, machine, seconds, start, table
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.stereo.losses import multiscale_loss
@@ -262,7 +261,7 @@ class Stereo:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--cifar", type=Path, help="folder of train.tar and test.tar; else no (a)")
     parser.add_argument("--out", type=Path, help="JSON of all runs")
     every = ["fadnet_plus_tiny", "fadnet_plus_slight", "ResNet", "ViT"]
@@ -275,8 +274,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--stereo-pretrain", type=int, default=300, help="steps without weights")
     parser.add_argument("--stereo-steps", type=int, default=120)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options, console = start(parser)
     out: Path | None = options.out
     runs = json.loads(out.read_text())["runs"] if out is not None and out.exists() else {}
     ready: dict[str, Any] = {}
@@ -294,22 +292,20 @@ def main() -> None:
                 runs[key] = {**found, "before": ready[name].before}
                 if out is not None:
                     out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1))
-    Console(width=120).print(shown(runs))
+    console.print(shown(runs))
 
 
 def shown(runs: dict[str, Any]) -> Table:
     """The table of all runs, seeds put together."""
-    columns = ("trained", "kept", "held", "ms", "file", "before", "score")
-    table = Table(title=machine())
-    for column in ("network", "way", *columns, "seeds"):
-        table.add_column(column, justify="left" if column in ("network", "way") else "right")
+    columns = ["trained", "kept", "held", "ms", "file", "before", "score"]
+    made = table(["network", "way", *columns, "seeds"], left=2)
     for pair in dict.fromkeys(key.rpartition(", ")[0] for key in runs):
         rows = [row for key, row in runs.items() if key.rpartition(", ")[0] == pair]
         cells = ["" if rows[0][c] is None else f"{median(r[c] for r in rows):.4g}" for c in columns]
         scores = [row["score"] for row in rows]
         cells[-1] = f"{mean(scores):.3g}" + (f" ± {stdev(scores):.2g}" if scores[1:] else "")
-        table.add_row(*pair.split(", ", 1), *cells, str(len(rows)))
-    return table
+        made.add_row(*pair.split(", ", 1), *cells, str(len(rows)))
+    return made
 
 
 if __name__ == "__main__":

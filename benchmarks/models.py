@@ -8,19 +8,13 @@ machine disturbs less. A supernet runs as its largest network.
 
 from __future__ import annotations
 
-import argparse
-import datetime
-import subprocess
 from pathlib import Path
 from statistics import median
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks._machine import machine, seconds
+from benchmarks._machine import arguments, record, seconds, start, table
 from vizoo.common.counts import count, count_parameters
-from vizoo.common.files import write_json
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.registry import list_models, model_info
 from vizoo.vision.inference import optimize
@@ -72,37 +66,25 @@ def row(name: str, least: float) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--models", default="*", help="pattern, as `vizoo models` takes")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=2.0, help="to measure each, at least")
     parser.add_argument("--json", type=Path, help="write the table with where it comes from")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     names = sorted(list_models(options.models), key=lambda name: (model_info(name).task, name))
-    rows, table = [], Table(*COLUMNS, title=machine())
-    for name in names:
-        rows.append(row(name, options.seconds))
-        table.add_row(*rows[-1])
-    Console(width=120).print(table)
+    rows = [row(name, options.seconds) for name in names]
+    console.print(table(COLUMNS, rows, left=2))
     if options.json:
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        )
-        record = {
-            "title": "Every model, what it costs",
-            "about": "Batch 1, float32, the path that `vizoo infer` takes; a supernet as its "
-            "largest network. Milliseconds are the median of the calls"
+        record(
+            options.json,
+            "Every model, what it costs",
+            "Batch 1, float32, the path that `vizoo infer` takes; a supernet as its largest network. "
+            "Milliseconds are the median of the calls"
             + (", in CPU time of one thread." if options.threads == 1 else "."),
-            "command": f"python -m benchmarks.models --threads {options.threads}",
-            "machine": machine(),
-            "commit": commit.stdout.strip(),
-            "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-            "columns": COLUMNS,
-            "rows": rows,
-            "quoted": [],
-        }
-        write_json(options.json, record)
+            f"models --threads {options.threads}",
+            COLUMNS,
+            rows,
+        )
 
 
 if __name__ == "__main__":

@@ -15,17 +15,25 @@ lookup, with several settings of its memory.
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
+from functools import partial
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._machine import gemm_rate, machine, seconds
+from benchmarks._machine import (
+    apart,
+    gemm_rate,
+    in_turns,
+    measured,
+    arguments,
+    settled,
+    start,
+    table,
+    times_as_fast,
+)
 from vizoo.common.memory import PeakMemory
 from vizoo.mvs._dispmvs_geometry import (
     depth_to_flow,
@@ -123,15 +131,6 @@ def plain_update(
     return hidden, block.flow_head(hidden), 0.25 * block.mask(hidden)
 
 
-def settled(net: nn.Module) -> nn.Module:
-    """Batch norms that do something, as after training."""
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return net.eval()
-
-
 def forms() -> dict[str, nn.Module]:
     torch.manual_seed(0)
     ours = settled(create_model("dispmvs"))
@@ -147,26 +146,8 @@ def views(net: nn.Module, height: int, width: int, count: int) -> tuple[Tensor, 
 
 
 @torch.inference_mode()
-def measure(networks: dict[str, nn.Module], inputs: tuple[Tensor, ...], repeat: int) -> dict:
-    """Per form its times in seconds and its output."""
-    outputs = {form: net(*inputs) for form, net in networks.items()}
-    times: dict[str, list[float]] = {form: [] for form in networks}
-    for _ in range(repeat):
-        for form, net in networks.items():
-            times[form].append(seconds(lambda net=net: net(*inputs)))
-    return {form: (times[form], outputs[form]) for form in networks}
-
-
-def peak(form: str, threads: int, size: tuple[int, int], count: int) -> float:
-    """Megabytes beyond what a process of its own holds once the network has run on small views."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(_peak, (form, threads, size, count))
-
-
-@torch.inference_mode()
-def _peak(form: str, threads: int, size: tuple[int, int], count: int) -> float:
-    torch.set_num_threads(threads)
+def peak(form: str, size: tuple[int, int], count: int) -> float:
+    """Megabytes beyond what the process holds once the network has run on small views."""
     networks = forms()
     net = networks[form]
     net(*views(networks["ours"], 128, 128, 2))
@@ -179,9 +160,7 @@ def _peak(form: str, threads: int, size: tuple[int, int], count: int) -> float:
 
 def lookups(size: tuple[int, int], repeat: int) -> Table:
     """Times of one lookup of one pair at both stages."""
-    table = Table(title=f"One lookup of one pair, images of {size[0]}x{size[1]}: median ms, times")
-    for column in ("stage", "plain", "16 MB", "times", "1 MB", "times"):
-        table.add_column(column, justify="right")
+    rows = []
     for stage, scale, channels, levels, radius in (("1/16", 16, 128, 4, 4), ("1/4", 4, 96, 2, 2)):
         height, width = size[0] // scale, size[1] // scale
         layout = torch.channels_last
@@ -201,55 +180,47 @@ def lookups(size: tuple[int, int], repeat: int) -> Table:
         }
         inputs = dict.fromkeys(calls, (reference, pyramid, *lines, radius))
         inputs["plain"] = reference.contiguous(), plain, *lines, radius
-        times: dict[str, list[float]] = {name: [] for name in calls}
+        runs = {name: partial(call, *inputs[name]) for name, call in calls.items()}
         with torch.inference_mode():
-            for _ in range(repeat + 1):
-                for name, call in calls.items():
-                    times[name].append(seconds(lambda c=call, i=inputs[name]: c(*i)))
-        times = {name: taken[1:] for name, taken in times.items()}
+            times = in_turns(runs, repeat)
         row = [f"{1e3 * median(times['plain']):.1f}"]
         for name in ("16 MB", "1 MB"):
-            pairs = zip(times["plain"], times[name], strict=True)
-            row += [f"{1e3 * median(times[name]):.1f}", f"{median(a / b for a, b in pairs):.2f}"]
-        table.add_row(stage, *row)
-    return table
+            faster = times_as_fast(times["plain"], times[name])
+            row += [f"{1e3 * median(times[name]):.1f}", f"{faster:.2f}"]
+        rows.append([stage, *row])
+    title = f"One lookup of one pair, images of {size[0]}x{size[1]}: median ms, times"
+    return table(["stage", "plain", "16 MB", "times", "1 MB", "times"], rows, title)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--sizes", nargs="*", default=["256x320", "512x640"], metavar="HxW")
     parser.add_argument("--views", nargs="*", type=int, default=[3, 5])
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--no-memory", action="store_true", help="leave out the peak memory")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    console = Console(width=120)
-    console.print(f"{machine()}; {gemm_rate() / 1e9:.0f} GMAC/s in float32")
-    table = Table(title="DispMVS, batch 1, 8 + 2 iterations: median ms, times as fast, peak MB")
+    options, console = start(parser)
+    console.print(f"{gemm_rate() / 1e9:.0f} GMAC/s in float32")
     columns = ["size", "views", "plain", "MB", "ours", "times", "MB", "optimised", "times", "MB"]
-    for column in (*columns, "difference"):
-        table.add_column(column, justify="right")
-    networks = forms()
+    networks, rows = forms(), []
     sizes = [tuple(map(int, text.split("x"))) for text in options.sizes]
     for size in sizes:
         for count in options.views:
             inputs = views(networks["ours"], *size, count)
-            results = measure(networks, inputs, options.repeat)
+            results = measured(networks, inputs, options.repeat)
             row, wanted = [], results["plain"][1]
             for form in networks:
                 times = results[form][0]
                 row.append(f"{1e3 * median(times):.0f}")
                 if form != "plain":
-                    pairs = zip(results["plain"][0], times, strict=True)
-                    row.append(f"{median(a / b for a, b in pairs):.2f}")
+                    row.append(f"{times_as_fast(results['plain'][0], times):.2f}")
                 memory = not options.no_memory
-                row.append(f"{peak(form, options.threads, size, count):.0f}" if memory else "-")
+                row.append(f"{apart(peak, form, size, count):.0f}" if memory else "-")
             difference = max(
                 ((depth - wanted).abs() / wanted).max().item() for _, depth in results.values()
             )
-            table.add_row("x".join(map(str, size)), str(count), *row, f"{difference:.0e}")
-    console.print(table)
+            rows.append(["x".join(map(str, size)), str(count), *row, f"{difference:.0e}"])
+    title = "DispMVS, batch 1, 8 + 2 iterations: median ms, times as fast, peak MB"
+    console.print(table([*columns, "difference"], rows, title))
     for size in sizes:
         console.print(lookups(size, options.repeat))
 

@@ -13,7 +13,6 @@ be trained on, can stand beside.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -22,10 +21,9 @@ from statistics import mean
 import cv2
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from benchmarks._machine import arguments, start, table
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.mvs.classical import PlaneSweep
 from vizoo.mvs.infer import MVSPredictor, MVSResult
@@ -94,21 +92,17 @@ def scores(result: MVSResult, truth: np.ndarray) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--sources", type=int, default=6)
     parser.add_argument("--worlds", type=int, default=0, metavar="N", help="generated scenes too")
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     scenes = sets(options.data, options.sources)
     if options.worlds:
         scenes["worlds"] = worlds(options.worlds)
-    table = Table(title="median relative error, within 5 %, ranking by confidence")
-    for column in ("method", *scenes, "s a view"):
-        table.add_column(column, justify="left" if column == "method" else "right")
-
+    title = "median relative error, within 5 %, ranking by confidence"
+    shown = table(["method", *scenes, "s a view"], title=title)
     sweeps = {"plane sweep, 9x9 alone": PlaneSweep(windows=(9,)), "plane sweep": PlaneSweep()}
     predictors = {name: MVSPredictor(sweep, device="cpu") for name, sweep in sweeps.items()}
     for model in options.models:
@@ -116,14 +110,14 @@ def main() -> None:
             predictor = MVSPredictor(model, device="cpu", guided=guided)
             predictors[predictor.model + ", guided" * guided] = predictor
     for name, predictor in predictors.items():
-        cells, start = [], time.perf_counter()
+        cells, begin = [], time.perf_counter()
         for members in scenes.values():
             results = [scores(predictor(*views), truth) for *views, truth in members]
             error, share, ranked = (mean(values) for values in zip(*results, strict=True))
             cells.append(f"{error:.3f}, {100 * share:.0f} %, {ranked:.2f}")
-        taken = (time.perf_counter() - start) / sum(map(len, scenes.values()))
-        table.add_row(name, *cells, f"{taken:.1f}")
-    Console(width=120).print(table)
+        taken = (time.perf_counter() - begin) / sum(map(len, scenes.values()))
+        shown.add_row(name, *cells, f"{taken:.1f}")
+    console.print(shown)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 `vizoo bench ops --device cuda` measures their kernels on a GPU.
 
-    python benchmarks/ops.py [--threads 1] [--repeat 9] [--only NAME …]
+    python -m benchmarks.ops [--threads 1] [--repeat 9] [--only NAME …]
 
 Per shape and number type: milliseconds for the forward pass and for forward and backward, process
 CPU time and wall time, each the median of ``--repeat`` calls that the two take in turns, so that
@@ -10,22 +10,16 @@ other work on the machine disturbs both alike; and the memory that forward and b
 their peak beyond what was held before (Linux only), outputs and gradients included.
 """
 
-import argparse
-import multiprocessing
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor
 
-from vizoo.vision.ops import (
-    concat_volume,
-    correlation,
-    correlation_2d,
-    group_wise_correlation,
-)
+from benchmarks._machine import apart, arguments, in_turns, start
+from vizoo.common.memory import PeakMemory
+from vizoo.vision.ops import concat_volume, correlation, correlation_2d, group_wise_correlation
 
 
 def correlation_loop(left: Tensor, right: Tensor, displacements: int) -> Tensor:
@@ -97,32 +91,11 @@ CASES = [
 ]
 
 
-def in_turns(functions: list[Callable[[], object]], repeat: int) -> list[tuple[float, float]]:
-    """For each its milliseconds of process CPU time and of wall time, medians of ``repeat``."""
-    times = [[] for _ in functions]
-    for turn in range(repeat + 1):  # the first warms up
-        for function, taken in zip(functions, times, strict=True):
-            cpu, wall = time.process_time(), time.perf_counter()
-            function()
-            if turn:
-                taken.append((time.process_time() - cpu, time.perf_counter() - wall))
-    return [tuple(1e3 * median(column) for column in zip(*t, strict=True)) for t in times]
-
-
-def peak_megabytes(function: Callable[[], object]) -> float:
-    """Growth of this process's resident memory while ``function`` runs; NaN outside Linux."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-    def kilobytes(field: str) -> int:
-        return next(int(x.split()[1]) for x in status.read_text().splitlines() if field in x)
-
-    try:
-        reset.write_text("5")
-        before = kilobytes("VmRSS")
-        function()
-        return (kilobytes("VmHWM") - before) / 1024
-    except OSError:
-        return float("nan")
+def both_times(function: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds of process CPU time and of wall time."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    function()
+    return 1e3 * (time.process_time() - cpu), 1e3 * (time.perf_counter() - wall)
 
 
 def calls(name: str, shape: tuple, arguments: tuple, dtype) -> list[tuple[Callable, Callable]]:
@@ -138,11 +111,14 @@ def calls(name: str, shape: tuple, arguments: tuple, dtype) -> list[tuple[Callab
     return [(lambda f=f: f(*plain, *arguments), lambda f=f: train(f)) for f in PAIRS[name]]
 
 
-def measure_times(case: tuple, threads: int, repeat: int) -> list[tuple[float, ...]]:
+def measure_times(case: tuple, repeat: int) -> list[tuple[float, ...]]:
     """For the published form and ours CPU and wall time forward, the same forward and backward."""
-    torch.set_num_threads(threads)
-    forward, train = (in_turns(list(c), repeat) for c in zip(*calls(*case), strict=True))
-    return [(*f, *t) for f, t in zip(forward, train, strict=True)]
+    forms = calls(*case)
+    rows: list[tuple[float, ...]] = [() for _ in forms]
+    for functions in zip(*forms, strict=True):
+        for which, times in in_turns(dict(enumerate(functions)), repeat, both_times).items():
+            rows[which] += tuple(map(median, zip(*times, strict=True)))
+    return rows
 
 
 def measure_peak(case: tuple, which: int) -> float:
@@ -151,24 +127,18 @@ def measure_peak(case: tuple, which: int) -> float:
     name, shape, arguments, _ = case
     small = torch.zeros(1, shape[1], 2, shape[3], requires_grad=True)
     PAIRS[name][which](small, small, *arguments).sum().backward()  # loads the libraries
-    return peak_megabytes(calls(*case)[which][1])
-
-
-def apart(function: Callable, *arguments: object) -> object:
-    """Calls in a process of its own: memory that another run has freed would hide the peak."""
-    with multiprocessing.get_context("fork").Pool(1) as pool:
-        return pool.apply(function, arguments)
+    train = calls(*case)[which][1]
+    with PeakMemory(torch.device("cpu")) as memory:
+        train()
+    return memory.bytes / 2**20
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--only", nargs="*", choices=PAIRS, help="names of operators")
-    options = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, CPU, {options.threads} thread(s), median of {options.repeat}"
-    )
+    options, _ = start(parser)
+    print(f"median of {options.repeat}")
     columns = ("fwd cpu", "fwd wall", "f+b cpu", "f+b wall", "peak MB")
     head = f"{'operator':15}{'B x C x H x W':>17} {'args':>8} {'type':>9} {'':>9}"
     print(head + "".join(f"{c:>10}" for c in columns))
@@ -176,7 +146,7 @@ def main() -> None:
         name, shape, arguments, dtype = case
         if options.only and name not in options.only:
             continue
-        times = apart(measure_times, case, options.threads, options.repeat)
+        times = apart(measure_times, case, options.repeat)
         rows = [(*times[which], apart(measure_peak, case, which)) for which in range(2)]
         size = "x".join(map(str, shape))
         label = f"{name:15}{size:>17} {','.join(map(str, arguments)):>8} {str(dtype)[6:]:>9} "

@@ -15,19 +15,18 @@ at the rate of a copy. Networks run as `vizoo infer panorama` runs them.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks._machine import copy_rate, gemm_rate, machine
+from benchmarks._machine import apart, arguments, copy_rate, gemm_rate, in_turns, start, table
 from vizoo.common.counts import count
 from vizoo.common.memory import PeakMemory
+from vizoo.common.timing import milliseconds
 from vizoo.panorama.layers import Ring, ring_tables
 from vizoo.panorama.mesh import face_count
 from vizoo.panorama.spheredepth import SphereDepthNet
@@ -82,25 +81,8 @@ def gradients(form: str, level: int, channels: int, device: torch.device) -> tup
     return lambda: kept.append(run()), backward
 
 
-def milliseconds(function: Pass, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    function()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return 1e3 * (time.perf_counter() - start)
-
-
-def in_fresh_process(function: Callable, *arguments: object) -> float:
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        return pool.apply(function, arguments)
-
-
-def convolution_peak(form: str, what: str, threads: int, level: int, *more: object) -> float:
+def convolution_peak(form: str, what: str, level: int, *more: object) -> float:
     """Megabytes of one pass, output and gradients included."""
-    torch.set_num_threads(threads)
     for step in (2, level):  # the first time to load what is needed
         forward, training = convolution(form, step, *more)
         with PeakMemory(more[-1]) as memory:
@@ -122,38 +104,28 @@ def convolutions(options: argparse.Namespace, device: torch.device) -> Table:
             before, backward = gradients(form, level, channels, device)
             before()
             taken["backward"].append(milliseconds(backward, device))
-    table = Table(title=f"Mesh convolution, level {level}, {channels} channels, kernel 3, batch 1")
-    for column in ("pass", "plain, ms", "ours, ms", "times", "floor, ms", "plain, MB", "ours, MB"):
-        table.add_column(column, justify="right")
-    table.add_column("share", justify="right")
+    rows = []
     least = {form: {k: min(v[1:]) for k, v in taken.items()} for form, taken in times.items()}
     macs, size = 4 * face_count(level) * channels**2, 4 * face_count(level) * channels
-    for what, memory, products, tensors in (
-        ("forward", "forward", 1, 5),  # reads a face and its neighbours, writes
-        (
-            "backward",
-            "both",
-            2,
-            12,
-        ),  # the same, both gradients, one value a neighbour there and back
-    ):
+    # Forward reads a face and its neighbours and writes; backward does the same, both gradients, and
+    # one value a neighbour there and back.
+    for what, memory, products, tensors in (("forward",) * 2 + (1, 5), ("backward", "both", 2, 12)):
         floor = "-"
         if device.type == "cpu":
             floor = f"{1e3 * (products * macs / gemm_rate() + tensors * size / copy_rate()):.0f}"
         peaks = [
-            in_fresh_process(
-                convolution_peak, form, memory, options.threads, level, channels, device
-            )
-            if options.memory
-            else 0
+            apart(convolution_peak, form, memory, level, channels, device) if options.memory else 0
             for form in ("plain", "ours")
         ]
         plain, ours = least["plain"][what], least["ours"][what]
         share = f"{peaks[1] / peaks[0]:.2f}" if peaks[0] else "-"
         figures = [f"{plain:.1f}", f"{ours:.1f}", f"{plain / ours:.2f}", floor]
-        table.add_row(what, *figures, *(f"{peak:.0f}" for peak in peaks), share)
-    table.caption = "memory of the backward pass: forward and backward together"
-    return table
+        rows.append([what, *figures, *(f"{peak:.0f}" for peak in peaks), share])
+    columns = ["pass", "plain, ms", "ours, ms", "times", "floor, ms", "plain, MB", "ours, MB"]
+    title = f"Mesh convolution, level {level}, {channels} channels, kernel 3, batch 1"
+    shown = table([*columns, "share"], rows, title)
+    shown.caption = "memory of the backward pass: forward and backward together"
+    return shown
 
 
 def network(level: int, texture_level: int, device: torch.device) -> nn.Module:
@@ -163,9 +135,8 @@ def network(level: int, texture_level: int, device: torch.device) -> nn.Module:
 
 @torch.inference_mode()
 def network_peak(
-    level: int, texture_level: int, size: tuple[int, int], threads: int, device: torch.device
+    level: int, texture_level: int, size: tuple[int, int], device: torch.device
 ) -> float:
-    torch.set_num_threads(threads)
     net = network(level, texture_level, device)
     net(torch.rand(1, 3, 16, 32, device=device))
     image = torch.rand(1, 3, *size, device=device)
@@ -176,54 +147,41 @@ def network_peak(
 
 @torch.inference_mode()
 def networks(options: argparse.Namespace, device: torch.device) -> Table:
-    table = Table(title="SphereDepth, ResNet-18's widths, batch 1: least ms of a panorama, peak MB")
+    rows = []
     sizes = [tuple(map(int, text.split("x"))) for text in options.sizes]
-    for column in (
-        "L, k",
-        "faces",
-        "GMAC",
-        *(f"{h}x{w}, {u}" for h, w in sizes for u in ("ms", "MB")),
-    ):
-        table.add_column(column, justify="right")
     pairs = [tuple(map(int, text.split(","))) for text in options.networks]
     for level, texture_level in pairs:
         net = network(level, texture_level, device)
         images = {size: torch.rand(1, 3, *size, device=device) for size in sizes}
-        times: dict[tuple[int, int], list[float]] = {size: [] for size in sizes}
-        for _ in range(options.repeat + 1):
-            for size, image in images.items():
-                times[size].append(milliseconds(lambda n=net, i=image: n(i), device))
+        calls = {size: partial(net, image) for size, image in images.items()}
+        times = in_turns(calls, options.repeat, partial(milliseconds, device=device))
         with torch.device("meta"):
             shape = SphereDepthNet(mesh_level=level, texture_level=texture_level)
             macs = count(shape, torch.rand(1, 3, *sizes[0])).macs
         row = []
         for size in sizes:
-            row.append(f"{min(times[size][1:]):.0f}")
-            given = level, texture_level, size, options.threads, device
-            row.append(f"{in_fresh_process(network_peak, *given):.0f}" if options.memory else "-")
-        table.add_row(
-            f"{level}, {texture_level}", f"{face_count(level)}", f"{macs / 1e9:.1f}", *row
-        )
-    return table
+            row.append(f"{min(times[size]):.0f}")
+            given = level, texture_level, size, device
+            row.append(f"{apart(network_peak, *given):.0f}" if options.memory else "-")
+        place = f"{level}, {texture_level}"
+        rows.append([place, f"{face_count(level)}", f"{macs / 1e9:.1f}", *row])
+    columns = ["L, k", "faces", "GMAC", *(f"{h}x{w}, {u}" for h, w in sizes for u in ("ms", "MB"))]
+    title = "SphereDepth, ResNet-18's widths, batch 1: least ms of a panorama, peak MB"
+    return table(columns, rows, title)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--level", type=int, default=6)
     parser.add_argument("--channels", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--networks", nargs="*", default=["7,0", "6,1", "5,2"], metavar="L,K")
     parser.add_argument("--sizes", nargs="+", default=["512x1024", "1024x2048"], metavar="HxW")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="times only")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     device = torch.device(options.device)
-    console = Console(width=120)
-    console.print(
-        f"{machine()}, {device}; {gemm_rate() / 1e9:.0f} GMAC/s, {copy_rate() / 1e9:.0f} GB/s"
-    )
+    console.print(f"{device}; {gemm_rate() / 1e9:.0f} GMAC/s, {copy_rate() / 1e9:.0f} GB/s")
     console.print(convolutions(options, device))
     if options.networks:
         console.print(networks(options, device))

@@ -10,15 +10,12 @@ all known pixels, `d1` the share of them within a quarter of the truth either wa
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-
+from benchmarks._machine import arguments, start, table
 from vizoo.panorama.infer import PanoramaPredictor
 
 SOURCE = "folder of panoramas with depth, such as samples of 3D60 (vcl3d.github.io/3D60), as above"
@@ -34,26 +31,25 @@ def scores(depth: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
-    options = parser.parse_args()
+    options, console = start(parser)
     entries = json.loads((options.data / "index.json").read_text())["with_truth"]
     truths = [np.load(options.data / entry["depth"]).squeeze() for entry in entries]
-    table = Table(title="real panoramas: absrel, d1 %")
-    for name in ("method", *(entry["name"] for entry in entries), "mean"):
-        table.add_column(name, justify="left" if name == "method" else "right")
+    columns = ["method", *(entry["name"] for entry in entries), "mean"]
+    shown = table(columns, title="real panoramas: absrel, d1 %")
 
     def row(name: str, depths: list[np.ndarray]) -> None:
         found = [scores(depth, truth) for depth, truth in zip(depths, truths, strict=True)]
         found.append((mean(f[0] for f in found), mean(f[1] for f in found)))
-        table.add_row(name, *(f"{error:.3f}, {100 * share:.0f}" for error, share in found))
+        shown.add_row(name, *(f"{error:.3f}, {100 * share:.0f}" for error, share in found))
 
     row("constant", [np.ones_like(truth) for truth in truths])
     for model in options.models:
         predictor = PanoramaPredictor(model, device="cpu")
         row(model, [predictor(options.data / entry["image"]).depth for entry in entries])
-    Console(width=120).print(table)
+    console.print(shown)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,8 @@ found is kept in a folder, so that a benchmark that was stopped goes on.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Sequence
-from datetime import date
 from pathlib import Path
 from statistics import fmean
 
@@ -24,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks._few_shot import Images, judged, levelled, spread
-from benchmarks._machine import commit, machine
+from benchmarks._machine import arguments, record, start
 from vizoo.classification.task import ClassificationTask
 from vizoo.common.files import read_json, write_json
 from vizoo.datasets.images import ImageFolders, ImagePreset
@@ -42,6 +40,8 @@ PLANS = {
 """By how splits are found: epochs of a node of each level, 72 in total."""
 COLUMNS = ("cifar10_test", "cifar100_test")
 SCORES = ("nwot", "synflow", "jacov")
+SHOWN = ["ranked by", "CIFAR-10", "CIFAR-100", "best quarter", "CIFAR-10, levelled"]
+SHOWN += ["mean accuracy, %", "CPU minutes"]
 
 
 def images(cifar: Path) -> dict[str, Images]:
@@ -147,19 +147,32 @@ def published(file: str, tabular: Tabular) -> list[list[str]]:
     return rows
 
 
+def about(seeds: int) -> str:
+    return (
+        f"{NETWORKS:,} cells of NASBench-201, drawn once: Kendall tau of their accuracy "
+        "with a supernet's weights against the published test accuracies, mean ± deviation of "
+        f"{seeds} seeds of everything else that is drawn. Far from the published scale: 8 channels "
+        f"and one cell a stage, 5,000 of CIFAR-10's training images at {SIDE}x{SIDE} pixels, "
+        "72 epochs (7,200 steps) in total, of which a part has seen 36; statistics of batch norms "
+        "by 250 training images, accuracies by 500 others. Best quarter: the 250 best on CIFAR-10. "
+        "Levelled: each part moved by what it misses on average, which needs the truth. Minutes: "
+        "of the processor, for training and splitting, while other programs ran. The last rows "
+        "are of networks that have published scores, for reference; they are another sample."
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--cifar", metavar="DIR", type=Path)
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--zero-cost", metavar="FILE", help="published scores, for reference")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("ranking"), help="the folder of the runs")
     parser.add_argument("--out", metavar="FILE", help="gets the table as a record")
-    options = parser.parse_args()
+    options, _ = start(parser)
     if not (options.cifar and options.nasbench201):
         print("give images and the file of a table: --cifar and --nasbench201")
         return
-    torch.set_num_threads(1)
     options.runs.mkdir(parents=True, exist_ok=True)
     data, tabular = images(options.cifar), nasbench201(options.nasbench201)
     cells = random.Random(0).sample(list(tabular.rows), NETWORKS)
@@ -172,38 +185,14 @@ def main() -> None:
             rows = table(tabular, cells, runs) + others
             print(f"seed {seed}, {method}", *map(" | ".join, rows), sep="\n", flush=True)
             if options.out:
-                write_json(options.out, record(rows, options.seeds))
-
-
-def record(rows: list[list[str]], seeds: int) -> dict:
-    return {
-        "title": "NAS-LID: how well parts rank NASBench-201",
-        "about": f"{NETWORKS:,} cells of NASBench-201, drawn once: Kendall tau of their accuracy "
-        "with a supernet's weights against the published test accuracies, mean ± deviation of "
-        f"{seeds} seeds of everything else that is drawn. Far from the published scale: 8 channels "
-        f"and one cell a stage, 5,000 of CIFAR-10's training images at {SIDE}x{SIDE} pixels, "
-        "72 epochs (7,200 steps) in total, of which a part has seen 36; statistics of batch norms "
-        "by 250 training images, accuracies by 500 others. Best quarter: the 250 best on CIFAR-10. "
-        "Levelled: each part moved by what it misses on average, which needs the truth. Minutes: "
-        "of the processor, for training and splitting, while other programs ran. The last rows "
-        "are of networks that have published scores, for reference; they are another sample.",
-        "command": "python -m benchmarks.ranking --cifar DIR --nasbench201 FILE --zero-cost FILE "
-        "--out FILE",
-        "machine": machine(),
-        "commit": commit(),
-        "date": str(date.today()),
-        "columns": [
-            "ranked by",
-            "CIFAR-10",
-            "CIFAR-100",
-            "best quarter",
-            "CIFAR-10, levelled",
-            "mean accuracy, %",
-            "CPU minutes",
-        ],
-        "rows": rows,
-        "quoted": [],
-    }
+                record(
+                    options.out,
+                    "NAS-LID: how well parts rank NASBench-201",
+                    about(options.seeds),
+                    "ranking --cifar DIR --nasbench201 FILE --zero-cost FILE --out FILE",
+                    SHOWN,
+                    rows,
+                )
 
 
 if __name__ == "__main__":

@@ -11,16 +11,23 @@ process, which other work on the machine disturbs less.
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from statistics import median
 
 import torch
-from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from torch import nn
 
-from benchmarks._machine import copy_rate, gemm_rate, machine, seconds
+from benchmarks._machine import (
+    arguments,
+    copy_rate,
+    gemm_rate,
+    measured,
+    settled,
+    start,
+    table,
+    times_as_fast,
+)
 from benchmarks._published import published
 from vizoo.common.counts import count
 from vizoo.vision.hub.create import create_model
@@ -32,17 +39,6 @@ VARIANTS["fadnet"] = "fadnet"
 VARIANTS["x"] = "fadnet_plus_x"
 
 
-def settled(name: str) -> nn.Module:
-    """A network whose batch norms do something, as after training."""
-    torch.manual_seed(0)
-    net = create_model(name)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1)
-            module.running_var.uniform_(0.5, 2)
-    return net.eval()
-
-
 def forms(net: nn.Module, compiled: bool) -> dict[str, nn.Module]:
     found = {
         "published": published(net),
@@ -52,17 +48,6 @@ def forms(net: nn.Module, compiled: bool) -> dict[str, nn.Module]:
     if compiled:
         found["torch.compile"] = torch.compile(net)
     return found
-
-
-@torch.inference_mode()
-def measure(networks: dict[str, nn.Module], left: Tensor, right: Tensor, repeat: int) -> dict:
-    """Per form its times in seconds and its output."""
-    outputs = {form: net(left, right) for form, net in networks.items()}
-    times = {form: [] for form in networks}
-    for _ in range(repeat):
-        for form, net in networks.items():
-            times[form].append(seconds(lambda net=net: net(left, right)))
-    return {form: (times[form], outputs[form]) for form in networks}
 
 
 def accuracy(path: str, scenes: int) -> Table:
@@ -79,49 +64,40 @@ def accuracy(path: str, scenes: int) -> Table:
             with torch.no_grad():
                 error = (network(scene["left"], scene["right"]) - scene["disparity"]).abs()
             totals[form] += error[scene["valid"]].mean().item() / scenes
-    table = Table(title=f"End-point error of {path} on {scenes} generated scenes of 320x640, px")
-    for form in networks:
-        table.add_column(form, justify="right")
-    table.add_row(*(f"{total:.4f}" for total in totals.values()))
-    return table
+    title = f"End-point error of {path} on {scenes} generated scenes of 320x640, px"
+    return table([*totals], [[f"{total:.4f}" for total in totals.values()]], title, left=0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     default = [name for name in VARIANTS if name != "x"]
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=default)
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
     parser.add_argument("--weights", help="trained network to compare the types' errors on")
     parser.add_argument("--scenes", type=int, default=16)
     parser.add_argument("--compile", action="store_true", help="also torch.compile (minutes)")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     if options.compile and not (shutil.which("g++") or shutil.which("clang++")):
         parser.error("--compile needs a C++ compiler (g++ or clang++)")
-    console = Console(width=120)
     rate = gemm_rate()
     height, width = options.size
     console.print(
-        f"{machine()}; {rate / 1e9:.0f} GMAC/s in float32, {gemm_rate(torch.bfloat16) / 1e9:.0f} "
+        f"{rate / 1e9:.0f} GMAC/s in float32, {gemm_rate(torch.bfloat16) / 1e9:.0f} "
         f"in bfloat16, copies {copy_rate() / 1e9:.0f} GB/s"
     )
-    table = Table(title=f"FADNet, batch 1, {height}x{width}: median ms, and times as fast")
-    table.add_column("variant")
-    columns = ["floor", "published", "float32", "times", "difference", "bfloat16", "× float32"]
-    columns += ["torch.compile", "times"] if options.compile else []
-    for column in columns:
-        table.add_column(column, justify="right")
+    columns = ["variant", "floor", "published", "float32", "times", "difference", "bfloat16"]
+    columns += ["× float32", *(("torch.compile", "times") if options.compile else ())]
+    rows = []
     for variant in options.variants:
         left, right = torch.rand(2, 1, 3, height, width)
-        networks = forms(settled(VARIANTS[variant]), options.compile)
-        results = measure(networks, left, right, options.repeat)
+        torch.manual_seed(0)
+        networks = forms(settled(create_model(VARIANTS[variant])), options.compile)
+        results = measured(networks, (left, right), options.repeat)
         ms = {form: 1e3 * median(times) for form, (times, _) in results.items()}
 
         def ratio(slow: str, fast: str, results: dict = results) -> str:
-            pairs = zip(results[slow][0], results[fast][0], strict=True)
-            return f"{median(a / b for a, b in pairs):.2f}"
+            return f"{times_as_fast(results[slow][0], results[fast][0]):.2f}"
 
         wanted = results["published"][1]
         difference = (results["float32"][1] - wanted).abs().max() / wanted.abs().max()
@@ -132,8 +108,9 @@ def main() -> None:
         row += [f"{ms['bfloat16']:.0f}", ratio("float32", "bfloat16")]
         if options.compile:
             row += [f"{ms['torch.compile']:.0f}", ratio("published", "torch.compile")]
-        table.add_row(variant, *row)
-    console.print(table)
+        rows.append([variant, *row])
+    title = f"FADNet, batch 1, {height}x{width}: median ms, and times as fast"
+    console.print(table(columns, rows, title))
     if options.weights:
         console.print(accuracy(options.weights, options.scenes))
 

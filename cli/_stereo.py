@@ -61,6 +61,7 @@ def rectify_frames(
         ValueError: options that do not go together, a calibration of other pictures, or no frame.
     """
     from ..datasets.stereo.calibration import scaling_notes
+    from ..stereo.captures import without_secrets
 
     own = common_calibration(args)
     with closing(sequence.peek()) as frames:
@@ -84,7 +85,7 @@ def rectify_frames(
     try:
         fitted = own.fitted(width, height)
     except ValueError as error:
-        raise ValueError(f"{args.source}: {args.calib}: {error}") from error
+        raise ValueError(f"{without_secrets(args.source)}: {args.calib}: {error}") from error
     sequence.notes += scaling_notes((own.width, own.height), width, height)
     return None, fitted
 

@@ -109,12 +109,14 @@ def run(args: argparse.Namespace) -> int:
     check_apart((path for path in map(Path, words) if path.exists()), out)
     from ..common.summaries import item_summary, run_summary
     from ..stereo.infer import StereoPredictor
+    from ..stereo.captures import without_secrets
     from ..stereo.sequences import open_sequence
     from ..stereo.sinks import check_forms
     from ..stereo.streaming import settle, stream
 
     formats = check_forms(args.format)
     topics = args.topics and tuple(args.topics)
+    shown = without_secrets(args.source)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)
     known = list(sequence.notes)
@@ -130,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         first = settle(predictor, sequence, **how)
     height, width = first.result.disparity.shape
     for note in predictor.forewarnings(height, width, args.scale):
-        warn(f"{args.source}: {note}")
+        warn(f"{shown}: {note}")
     with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
             predictor,
@@ -158,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
         item["camera"] = asdict(calibration)
     if report.error is not None:
         item["error"] = report.error
-        warn(f"{args.source}: {report.error}; what was written so far is complete")
+        warn(f"{shown}: {report.error}; what was written so far is complete")
     if not args.json:
         _show(args, sequence, report)
     status = end_run(run_summary(predictor, args.model, "sequences", [item]), out, args.json)
@@ -176,9 +178,11 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamReport) -> None:
+    from ..stereo.captures import without_secrets
+
     height, width = report.size
     print(
-        f"{args.source}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
+        f"{without_secrets(args.source)}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
     facts = report.summary()

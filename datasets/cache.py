@@ -21,6 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .files import expand_path
 from .shelf import Shelf
 
 __all__ = ["Kept", "MadeDataset", "SampleCache", "source_name"]
@@ -53,7 +54,7 @@ class SampleCache:
         self.name, self.pictures = name, tuple(pictures)
         self.shelf = None
         if folder is not None:
-            self.shelf = Shelf(Path(os.path.expandvars(folder)).expanduser())
+            self.shelf = Shelf(expand_path(folder))
         self.packed = True
 
     @property

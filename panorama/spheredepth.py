@@ -73,7 +73,7 @@ _HeadKind = Literal["mesh", "concat", "face"]
 
 
 class Prediction(NamedTuple):
-    """What `SphereDepthNet.predict` returns; `panorama.outputs` makes clouds and meshes of it."""
+    """What `SphereDepthNet.predict` returns; `panorama.infer` makes clouds and meshes of it."""
 
     depth: Tensor  #: distance from the camera's centre in metres, (N, 1, H, W)
     faces: Tensor  #: the same on the faces of the output's level, (N, F)

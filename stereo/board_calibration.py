@@ -246,10 +246,12 @@ def _views(
 
 def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], board: Board) -> str:
     """Whether what was counted are a chessboard's inner corners, as OpenCV's programs do."""
-    larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
+    if board.kind != "chessboard":
+        return ""
     for file, _ in pairs[:_FEWEST_VIEWS]:
         with suppress(ValueError):
-            if board.kind == "chessboard" and len(larger.find(to_bytes(as_image(file)))[0]):
+            larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
+            if len(larger.find(to_bytes(as_image(file)))[0]):
                 return f"; but one of {larger} is there: count squares, not inner corners"
     return ""
 

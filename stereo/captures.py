@@ -79,6 +79,7 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
     """
     if len(sources) == 2 and layout != "auto":
         raise ValueError(f"{layout} is for one source that holds both views, not for two")
+    shown = [without_secrets(source) for source in sources]
     captures: list[Any] = []
     notes: list[str] = []
     try:
@@ -88,25 +89,25 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
             first: list[Any] = [
                 _decoded(capture) if capture.grab() else None for capture in captures
             ]
-        for source, picture in zip(sources, first, strict=True):
+        for source, picture in zip(shown, first, strict=True):
             if picture is None:
-                raise ValueError(f"{without_secrets(source)}: no picture comes from it")
+                raise ValueError(f"{source}: no picture comes from it")
         rates = [_number(capture, cv2.CAP_PROP_FPS) for capture in captures]
         lengths = [0 if live else int(_number(c, cv2.CAP_PROP_FRAME_COUNT)) for c in captures]
         if len(sources) == 1:
             layout = _layout(sources[0], first[0], layout, notes)
         else:
-            _check_two(sources, first, [0.0] if live else rates)
+            _check_two(shown, first, [0.0] if live else rates)
         views = first if len(first) == 2 else _halves(first[0], layout)
         if _same(*views):
             notes.append(
-                f"{' and '.join(map(without_secrets, sources))}: both views are the same picture, "
+                f"{' and '.join(shown)}: both views are the same picture, "
                 "apart from its coding: there is no depth in it"
             )
         if len(sources) == 2:
             if min(lengths) > 0 and lengths[0] != lengths[1]:
                 notes.append(
-                    f"{sources[0]} has {lengths[0]} frames and {sources[1]} {lengths[1]}: pairs "
+                    f"{shown[0]} has {lengths[0]} frames and {shown[1]} {lengths[1]}: pairs "
                     "are counted from the first, which is wrong where one of them lost frames"
                 )
     except BaseException:
@@ -115,7 +116,6 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         raise
     length = min(lengths) if min(lengths) > 0 else None
     rate = rates[0] if 0 < rates[0] < _FASTEST else None
-    shown = [without_secrets(source) for source in sources]
     return Captures(shown, captures, first, layout, rate, length, live, notes)
 
 

@@ -106,14 +106,15 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
 def matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
     scale = min(1.0, _WIDEST / max(left.shape[:2]))
-    finder = cv2.SIFT.create(nfeatures=2000)
+    finder = cv2.SIFT.create(nfeatures=2000, enable_precise_upscale=True)
     points, descriptors = [], []
     for image in (left, right):
         grey = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)
         if scale < 1:
             grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
         keypoints, described = finder.detectAndCompute(grey, None)
-        points.append(np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2) / scale)
+        places = np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2)
+        points.append((places + 0.5) / scale - 0.5)  # centres of pixels are whole numbers
         descriptors.append(described)
     if min(len(p) for p in points) < 2:
         return np.empty((0, 2)), np.empty((0, 2))

@@ -38,7 +38,8 @@ def find_features(image: Tensor, intrinsics: Tensor) -> Features:
     scale = min(1.0, _LONGEST / max(grey.shape))
     if scale < 1:
         grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
-    points, descriptors = cv2.SIFT.create(_MOST).detectAndCompute(grey, None)
+    finder = cv2.SIFT.create(_MOST, enable_precise_upscale=True)
+    points, descriptors = finder.detectAndCompute(grey, None)
     if descriptors is None:
         points, descriptors = (), np.zeros((0, 128))
     places = torch.tensor([point.pt for point in points], dtype=torch.float64).reshape(-1, 2)

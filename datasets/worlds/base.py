@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
+from ..files import expand_path
 from ..stereo.scene_camera import photograph
 from .cameras import Pinhole, View, coarse_hits
 from .layouts import LAYOUTS, WORLD_VERSION, Place, build_place
@@ -90,10 +91,11 @@ class WorldDataset(MadeDataset):
         unknown = [layout for layout in layouts if layout not in LAYOUTS]
         if unknown or not layouts:
             raise ValueError(f"world: layouts {unknown}: choose from {', '.join(LAYOUTS)}")
-        folders = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
-        for name, folder in folders.items():
-            if folder is not None:
-                folders[name] = os.path.expandvars(os.path.expanduser(folder))
+        given = {"textures": textures, "meshes": meshes, "panoramas": panoramas}
+        folders = {
+            name: None if folder is None else os.fspath(expand_path(folder))
+            for name, folder in given.items()
+        }
         if floating is not None and floating < 0:
             raise ValueError(f"world: floating {floating}: want 0 or more")
         self.length, self.height, self.width, self.seed = length, height, width, seed

@@ -7,52 +7,23 @@ import json
 import os
 import re
 import shutil
-import sys
-import types
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from torch import nn
+import toy_matcher
+from toy_matcher import match_plain, match_super
 
 from vizoo.__main__ import main
 from vizoo.cli._demo import networks, pair
-from vizoo.nas.elastic import BatchNorm2d, Conv2d
-from vizoo.nas.space import Choice
-from vizoo.nas.supernet import extract, search_space
+from vizoo.nas.supernet import search_space
 from vizoo.vision.hub import download, registry
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.record import WeightsRecord
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image
-
-
-class Matcher(nn.Module):
-    """A positive map of two images, by convolutions of elastic width."""
-
-    def __init__(self, widths):
-        super().__init__()
-        width = Choice("width", widths) if len(widths) > 1 else widths[0]
-        self.first = Conv2d(6, width, 3, padding=1)
-        self.norm = BatchNorm2d(width)
-        self.last = Conv2d(width, 1, 1)
-
-    def forward(self, left, right):
-        x = self.norm(self.first(torch.cat([left, right], 1))).relu()
-        return 8 + self.last(x).tanh()
-
-
-def match_plain():
-    """A network without choices."""
-    return Matcher((4,))
-
-
-def match_super(*, subnet: dict | None = None):
-    """A supernet."""
-    net = Matcher((2, 4, 6))
-    return net if subnet is None else extract(net, subnet["choices"])
 
 
 @pytest.fixture
@@ -62,11 +33,7 @@ def models(tmp_path, monkeypatch):
     weights = fusion.record.sources[0].removeprefix("package:")
     (tmp_path / weights).parent.mkdir(parents=True)
     shutil.copy(download._ROOT / weights, tmp_path / weights)
-    module = types.ModuleType("vizoo.matchers")
-    monkeypatch.setitem(sys.modules, "vizoo.matchers", module)
-    families = {"match": "matchers", fusion.name: fusion.module.removeprefix("vizoo.")}
-    monkeypatch.setattr(registry, "FAMILIES", families)
-    monkeypatch.setattr(registry, "_ENTRIES", {fusion.name: fusion})
+    toy_matcher.register(monkeypatch, fusion)
     monkeypatch.setattr(download, "_ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
@@ -78,9 +45,6 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setitem(pair._ROOM, "width", 96)
     monkeypatch.setattr(pair, "_SECONDS", 0.05)
     monkeypatch.chdir(tmp_path)
-    for function in (match_plain, match_super):
-        function.__module__ = module.__name__
-        registry.register_model(task="stereo")(function)
 
 
 @pytest.fixture

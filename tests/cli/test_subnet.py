@@ -2,14 +2,13 @@
 
 import copy
 import dataclasses
-import functools
 import json
 
 import pytest
 import torch
 import toy_supernet
 import yaml
-from torch.utils.flop_counter import FlopCounterMode
+from toy_supernet import exact  # noqa: F401
 
 from vizoo.__main__ import main
 from vizoo.nas.efficiency.table import LatencyTable
@@ -52,19 +51,6 @@ def supernet():
             module.running_mean.normal_()
     save_weights(net, "supernet.safetensors")
     return net.eval()
-
-
-@pytest.fixture
-def exact(monkeypatch):
-    """A call takes 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
-
-    @functools.cache
-    def milliseconds(call, device):
-        with FlopCounterMode(display=False) as counter:
-            call()
-        return 1 + 1e-6 * (counter.get_total_flops() // 2)
-
-    monkeypatch.setattr("vizoo.common.timing.milliseconds", milliseconds)
 
 
 _measured: list[bytes] = []

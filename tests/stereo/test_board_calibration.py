@@ -142,6 +142,8 @@ def test_too_few_views(tmp_path, pictures):
         calibrate_rig([], CHESS)
     with pytest.raises(ValueError, match="one of 9x6 squares, .* count squares, not inner corners"):
         calibrate_rig([(blank, blank), *pictures[:3]], Board("chessboard", 8, 5, SQUARE))
+    with pytest.raises(ValueError, match="100x5 squares.* found in 0 of 1"):  # the widest
+        calibrate_rig([(blank, blank)], Board("chessboard", 100, 5, SQUARE))
     with pytest.raises(ValueError, match="8x5 inner corners, DICT_4X4_50. was found in 0"):
         calibrate_rig([(blank, blank)], CHARUCO)
 

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 import torch
+import toy_matcher
+from toy_supernet import exact  # noqa: F401
 
 from vizoo.nas.space import Architecture
 from vizoo.stereo import choices as module
@@ -113,31 +115,40 @@ def quick(monkeypatch):
     return measured
 
 
-def test_a_subnet_is_cut_once_for_a_limit(quick, monkeypatch):
-    monkeypatch.setattr(module, "table_beside", lambda *_, **__: None)
-    choices = Choices([LIGHT], "cpu")
-    assert choices.offered == [LIGHT, CUT]
+@pytest.fixture
+def toy(quick, exact, tmp_path, monkeypatch):
+    """Weights of a small supernet without anything beside them."""
+    toy_matcher.register(monkeypatch)
+    net = create_model("match_super", widths=range(2, 40, 2))
+    with torch.no_grad():
+        net.last.weight.abs_()  # what batch norms pass on makes larger disparities
+    return str(save_weights(net, tmp_path / "toy.safetensors"))
+
+
+def test_a_subnet_is_cut_once_for_a_limit(toy, quick, monkeypatch):
+    choices, cut = Choices([toy], "cpu"), "toy.safetensors: a subnet within the time limit"
+    assert choices.offered == ["toy.safetensors", cut]
     steps = []
-    name, network = choices.choose(CUT, 61_900.0, 48, 96, lambda *step: steps.append(step))
+    name, network = choices.choose(cut, 61_900.0, 48, 96, lambda *step: steps.append(step))
     assert ("measuring subnets, once", 5, 5) in steps and [step[0] for step in steps[-2:]] == [
         "searching",
         "estimating batch norms",
     ]
-    assert name.startswith(f"{LIGHT}, a subnet of ") and name.endswith(" M parameters")
+    assert name.startswith("toy.safetensors, a subnet of ") and name.endswith(" M parameters")
     assert torch.isfinite(network.maps(*torch.rand(2, 3, 48, 96))).all()
     assert len(quick) == 1
     # A pair of nearly this size takes the same; a smaller limit another one.
-    assert choices.choose(CUT, 61_900.0, 48, 97)[1] is network and len(quick) == 1
-    assert choices.choose(CUT, 123_800.0, 48, 96, views=2)[1] is network
+    assert choices.choose(cut, 61_900.0, 48, 97)[1] is network and len(quick) == 1
+    assert choices.choose(cut, 123_800.0, 48, 96, views=2)[1] is network
     with pytest.warns(UserWarning, match="takes 2 ms or less here at 96x48 pixels for both views"):
-        choices.choose(CUT, 2.0, 48, 96, views=2)
+        choices.choose(cut, 2.0, 48, 96, views=2)
     with pytest.warns(UserWarning, match="no subnet of .* takes 0 ms or less here at 96x48 .*the"):
-        least = choices.choose(CUT, 1e-3, 48, 96)[1]
+        least = choices.choose(cut, 1e-3, 48, 96)[1]
     weights = [sum(p.numel() for p in net.net.parameters()) for net in (least, network)]
     assert weights[0] < weights[1]
     monkeypatch.setattr(module, "_KEPT", 1)
-    assert choices.choose(CUT, 30_000.0, 48, 96)[1] is not network
-    assert len(choices._supernets[CUT].cut) == 1
+    assert choices.choose(cut, 30_000.0, 48, 96)[1] is not network
+    assert len(choices._supernets[cut].cut) == 1
 
 
 def test_the_table_beside_the_weights_is_moved_here(quick, monkeypatch):
@@ -156,16 +167,14 @@ def test_the_table_beside_the_weights_is_moved_here(quick, monkeypatch):
 
 
 @pytest.mark.parametrize("better", [True, False])
-def test_batch_norms_are_those_that_err_less(quick, monkeypatch, better):
+def test_batch_norms_are_those_that_err_less(toy, monkeypatch, better):
     def recalibrate(self, net, batches, device):
         for norm in net.modules():
             if isinstance(norm, torch.nn.BatchNorm2d | torch.nn.BatchNorm3d):
                 norm.running_var.mul_(1e4)
 
     monkeypatch.setattr(FitConfig, "recalibrate", recalibrate)
-    monkeypatch.setattr(Bench, "costs", lambda *_: {"measured": {"median": 100.0}})
-    monkeypatch.setattr(module, "evaluations_beside", lambda *_: None)  # nothing is searched
-    supernet = module._Supernet(LIGHT, LIGHT, "cpu", lambda *_, **__: None)
+    supernet = module._Supernet("toy", toy, "cpu", lambda *_, **__: None)
     subnet = supernet.bench.network(supernet.bench.space.largest())
     if better:  # the supernet's are the damaged ones
         recalibrate(None, subnet, 1, None)

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vizoo.stereo.rectification import check_pair, measure_pair
+from vizoo.stereo.rectification import check_pair, matched_points, measure_pair
 from vizoo.vision.io.images import read_image
 
 REAL = [
@@ -51,6 +51,15 @@ def test_not_rectified(change):
     (warning,) = check_pair(left, change(right))
     assert "not rectified" in warning and "median vertical offset" in warning
     assert "\n" not in warning
+
+
+def test_places_in_a_reduced_picture_are_of_pixels_centres():
+    """Those of a picture and of itself turned by half a turn add up to its last pixel."""
+    noise = np.random.default_rng(0).integers(0, 256, (300, 2400, 3), dtype=np.uint8)
+    texture = cv2.normalize(cv2.GaussianBlur(noise, (0, 0), 5.0), None, 0, 255, cv2.NORM_MINMAX)
+    one, other = matched_points(texture, texture[::-1, ::-1])
+    assert len(one) > 50
+    np.testing.assert_allclose(np.median(one + other, axis=0), (2399, 299), atol=0.1)
 
 
 def test_nothing_is_said_without_matches():

@@ -72,6 +72,10 @@ def test_a_few_steps_of_every_stage(config, count, tmp_path, monkeypatch):
     crop = {"augmentation": "strong", "crop_height": 24, "crop_width": 48}
     settings["data"]["init_args"] |= {"workers": 0, "batch_size": 2, "eval_batch_size": 1, **crop}
     settings["data"]["init_args"]["samples_per_epoch"] = 2
+    for role in {"train", "val"} & settings["data"]["init_args"].keys():
+        for made in settings["data"]["init_args"][role]:
+            if "height" in made["init_args"]:  # scenes that are generated, larger than the crop
+                made["init_args"] |= {"height": 48, "width": 96, "max_disparity": 32}
     if "val_share" in settings["data"]["init_args"]:
         settings["data"]["init_args"]["val_share"] = 0.3
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.flop_counter import FlopCounterMode
 from trainers import quiet_trainer
 
 from vizoo.nas.elastic import BatchNorm2d, Conv2d, Sequential
@@ -135,6 +138,19 @@ class ToyData(LightningDataModule):
 
     def val_dataloader(self):
         return self.loader(1)
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """A call takes 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
+
+    @functools.cache
+    def milliseconds(call, device):
+        with FlopCounterMode(display=False) as counter:
+            call()
+        return 1 + 1e-6 * (counter.get_total_flops() // 2)
+
+    monkeypatch.setattr("vizoo.common.timing.milliseconds", milliseconds)
 
 
 class StoredTask(ToyTask):

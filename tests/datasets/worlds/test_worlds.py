@@ -204,6 +204,13 @@ def test_bad_stock(tmp_path, name, content, message):
         stock(**{kind: str(tmp_path / kind)})
 
 
+def test_a_variable_that_is_not_set_is_no_folder(monkeypatch):
+    monkeypatch.delenv("VIZOO_NOWHERE", raising=False)
+    for name in ("textures", "cache"):
+        with pytest.raises(ValueError, match="the environment variable VIZOO_NOWHERE is not set"):
+            WorldStereo(1, 48, 96, **{name: "$VIZOO_NOWHERE/x"})
+
+
 def test_caches_know_what_lies_in_a_folder(tmp_path):
     kept = []
     for folder, side in (("a/looks", 8), ("b/looks", 9), ("c/looks", 8)):
