@@ -108,8 +108,8 @@ def run(args: argparse.Namespace) -> int:
     words = [word for word in (args.source, args.right) if word is not None]
     check_apart((path for path in map(Path, words) if path.exists()), out)
     from ..common.summaries import item_summary, run_summary
-    from ..stereo.infer import StereoPredictor
     from ..stereo.captures import without_secrets
+    from ..stereo.infer import StereoPredictor
     from ..stereo.sequences import open_sequence
     from ..stereo.sinks import check_forms
     from ..stereo.streaming import settle, stream
@@ -181,8 +181,9 @@ def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamRepo
     from ..stereo.captures import without_secrets
 
     height, width = report.size
+    shown = without_secrets(args.source)
     print(
-        f"{without_secrets(args.source)}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
+        f"{shown}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
     facts = report.summary()

@@ -116,10 +116,10 @@ def open_sequence(
     if len(set(kinds)) > 1:
         raise ValueError(f"left is {kinds[0]} and right is {kinds[1]}; give two of one kind")
     words = [word for _, word in sources]
+    shown = without_secrets(words[0])
     if len(set(words)) < len(words) and kinds[0] != "a bag":
-        raise ValueError(f"{without_secrets(words[0])}: named for both views; name the right view's source")
+        raise ValueError(f"{shown}: named for both views; name the right view's source")
     if topics is not None and kinds[0] != "a bag":
-        shown = without_secrets(words[0])
         raise ValueError(f"topics are for bags, and {shown} is {kinds[0]}")
     if kinds[0] == "a bag":
         if len(words) > 1:
