@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .elastic.base import ElasticModule
     from .sorting import sort_channels
     from .space import Architecture, Choice, SearchSpace
-    from .supernet import activate, active, extract, search_space
+    from .supernet import activate, active, extract, search_space, subnet_of
     from .values import Value, choices_of, concat, maximum, resolve
 
 __all__, __getattr__, __dir__ = lazy(__name__)

@@ -11,7 +11,15 @@ from .elastic.base import Condition, ElasticModule, extract_module
 from .space import Architecture, Choice, SearchSpace
 from .values import Value
 
-__all__ = ["activate", "activate_part", "active", "elastic_modules", "extract", "search_space"]
+__all__ = [
+    "activate",
+    "activate_part",
+    "active",
+    "elastic_modules",
+    "extract",
+    "search_space",
+    "subnet_of",
+]
 
 _Network = TypeVar("_Network", bound=nn.Module)
 
@@ -97,6 +105,11 @@ def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool =
     if not inherit:
         network.apply(_reset)
     return cast(_Network, network)
+
+
+def subnet_of(model: _Network, subnet: Mapping[str, Any] | None) -> _Network:
+    """The supernet itself, or the network that `Architecture.to_json` names, extracted from it."""
+    return model if subnet is None else extract(model, Architecture.from_json(subnet))
 
 
 def elastic_modules(model: nn.Module) -> Iterator[ElasticModule]:

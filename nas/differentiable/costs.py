@@ -21,7 +21,7 @@ class Cost:
     Args:
         target: the cost to keep to, in the table's unit: milliseconds, values, multiply-adds.
         quantity: `parameters` or `macs`, counted when the search begins; or what the table has.
-        table: file of a `CostTable`; needed for `latency`.
+        table: file of a `CostTable` or a `LatencyTable`; needed for `latency`.
         weight: factor of the term that is added.
         form: with the expected cost E and the target T the loss L becomes for `hinge`
             L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
@@ -44,7 +44,7 @@ class Cost:
         if form not in ("hinge", "linear", "power", "log"):
             raise ValueError(f"a cost is hinge, linear, power or log, not {form!r}")
         if quantity == "latency" and table is None:
-            raise ValueError("a cost in latency needs a table: the file of a CostTable")
+            raise ValueError("a cost in latency needs a table: a file of `vizoo latency build`")
         self.target, self.quantity, self.weight, self.form = target, quantity, weight, form
         self._file = table
         self.table: CostTable | None = None

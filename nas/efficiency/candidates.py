@@ -27,7 +27,7 @@ from ..elastic.containers import ElasticOperation
 from ..space import Architecture, SearchSpace
 from ..supernet import activate, elastic_modules, extract, search_space
 from .provenance import software
-from .table import LatencyTable
+from .table import FORMAT, LatencyTable
 
 __all__ = ["CostTable"]
 
@@ -219,11 +219,17 @@ class CostTable(JsonFile):
 
     @classmethod
     def from_json(cls, data: Any) -> CostTable:
-        """Read what `to_json` gave.
+        """Read what `to_json` gave; of what a `LatencyTable` gave, the latency that is `fitted`.
 
         Raises:
-            ValueError: it is not that, or of another version.
+            ValueError: it is neither, of another version, or a latency table that is not complete.
         """
+        if isinstance(data, dict) and data.get("format") == FORMAT:
+            table = LatencyTable.from_json(data)
+            if not table.complete:
+                measured = f"{len(table.samples)} of {table.planned}"
+                raise ValueError(f"an unfinished latency table: {measured} subnets are measured")
+            return cls.fitted(table)
         if not isinstance(data, dict) or data.get("version") != _VERSION or "costs" not in data:
             raise ValueError(f"not a table of costs of version {_VERSION}")
         try:

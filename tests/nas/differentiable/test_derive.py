@@ -173,6 +173,21 @@ def test_a_logarithmic_cost_refuses_costs_that_are_not_above_one(net, tmp_path):
             cost.prepare(net, (), space)
 
 
+def test_a_latency_table_is_a_cost(net, tmp_path):
+    space = search_space(net)
+    costs = CostTable.counted(net, (X,), "macs")
+    table = _latency_table(space, costs)
+    table.save(tmp_path / "table.json")
+    with pytest.raises(ValueError, match="table.json: .*unfinished latency table: 9 of 0"):
+        CostTable.load(tmp_path / "table.json")
+    table.planned = len(table.samples)
+    table.save(tmp_path / "table.json")
+    cost = Cost(1e4, "latency", str(tmp_path / "table.json"))
+    cost.prepare(net, (), space)
+    for architecture in space.enumerate():
+        assert cost.table(architecture) == pytest.approx(costs(architecture), rel=1e-3)
+
+
 def test_dropout_spares_candidates_with_parameters(net):
     logits, generator = Logits(search_space(net)), torch.Generator().manual_seed(0)
     draw = logits.draw(Softmax(), generator)
