@@ -29,8 +29,8 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.space import Choice
+from ..nas.supernet import subnet_of
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_range, convex_upsample
 from ..vision.ops import epipolar_correlation
@@ -495,4 +495,4 @@ def dispmvs_elastic(*, feature_width: int = 8, subnet: Mapping[str, Any] | None 
         fine_radius=Choice("fine.radius", (1, 2)),
         views=Choice("views", (2, 3, 4, 5)),
     )
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

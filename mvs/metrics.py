@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..vision.layers import check_truth
+
 __all__ = ["DepthMetrics"]
 
 _BINS = 4096
@@ -58,11 +60,7 @@ class DepthMetrics(Metric):
         Raises:
             ValueError: the shapes differ.
         """
-        if not prediction.shape == depth.shape == valid.shape:
-            raise ValueError(
-                f"prediction {tuple(prediction.shape)}, ground truth {tuple(depth.shape)} and "
-                f"mask {tuple(valid.shape)} must have one shape"
-            )
+        check_truth(prediction, depth, valid)
         counted = valid & (depth > 0)
         error = torch.where(counted, prediction.float() - depth, 0).abs()
         relative = error / torch.where(counted, depth, 1)

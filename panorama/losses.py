@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..vision.layers import check_truth
 from .mesh import kept, level_of, spherical_mesh
 
 __all__ = ["berhu_loss", "coarsen_depth", "multiscale_loss", "solid_angles"]
@@ -39,11 +40,7 @@ def berhu_loss(
     Raises:
         ValueError: the shapes differ, or the threshold is not above 0.
     """
-    if not prediction.shape == depth.shape == valid.shape:
-        raise ValueError(
-            f"prediction {tuple(prediction.shape)}, truth {tuple(depth.shape)} and mask "
-            f"{tuple(valid.shape)} must have one shape"
-        )
+    check_truth(prediction, depth, valid)
     if threshold <= 0:
         raise ValueError(f"threshold {threshold}: must be above 0")
     prediction = prediction.to(torch.promote_types(prediction.dtype, torch.float32))

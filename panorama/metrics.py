@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from ..vision.layers import check_truth
 from .losses import solid_angles
 from .mesh import level_of
 from .sampling import pixel_directions
@@ -46,11 +47,7 @@ def depth_errors(
     Raises:
         ValueError: the shapes differ.
     """
-    if not prediction.shape == depth.shape == valid.shape:
-        raise ValueError(
-            f"prediction {tuple(prediction.shape)}, truth {tuple(depth.shape)} and mask "
-            f"{tuple(valid.shape)} must have one shape"
-        )
+    check_truth(prediction, depth, valid)
     counted = valid & depth.isfinite() & (depth > 0) & (depth <= max_depth)
     p, g = (
         torch.where(counted, x.double(), 1).clamp(_MIN_DEPTH, max_depth)

@@ -35,8 +35,8 @@ import torch
 from torch import Tensor, nn
 
 from ..nas import elastic
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import activate, active, extract, search_space
+from ..nas.space import Choice
+from ..nas.supernet import activate, active, extract, search_space, subnet_of
 from ..nas.values import Value, maximum, outcomes
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
@@ -447,4 +447,4 @@ def spheredepth_elastic(
         normalize=True,
         max_depth=max_depth,
     )
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

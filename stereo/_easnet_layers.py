@@ -474,6 +474,12 @@ def peak_argmin(scores: Tensor, step: int = 1) -> tuple[Tensor, Tensor]:
     return (peak.softmax(1) * candidates).sum(1, keepdim=True) * step, share
 
 
+def check_max_disparity(value: int, multiple: int) -> None:
+    """Raise a ValueError unless it is a positive multiple."""
+    if value < multiple or value % multiple:
+        raise ValueError(f"max_disparity must be a multiple of {multiple}, not {value}")
+
+
 def initialize(module: nn.Module) -> None:
     if isinstance(module, nn.Conv2d):
         fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups

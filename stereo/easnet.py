@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract, search_space
+from ..nas.space import Choice
+from ..nas.supernet import extract, search_space, subnet_of
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import DeformableConv2d, convex_upsample, normalize_pair
@@ -41,6 +41,7 @@ from ._easnet_layers import (
     MatchingNetwork,
     Number,
     Volumes,
+    check_max_disparity,
     dilated_convolution,
     initialize,
     peak_argmin,
@@ -143,8 +144,7 @@ class EASNet(MatchingNetwork):
         self.sharp = sharp
         if not 2 <= levels <= len(WIDTHS):
             raise ValueError(f"levels must be 2 to {len(WIDTHS)}, not {levels}")
-        if max_disparity < 24 or max_disparity % 24:
-            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        check_max_disparity(max_disparity, 24)
         scale = Choice("scale", tuple(range(2, levels + 1)))
         self.candidates = tuple(max_disparity // 3 >> level for level in range(levels))
         self.features = FeaturePyramid(scale)
@@ -239,7 +239,7 @@ def _half(image: Tensor) -> Tensor:
 
 def _build(subnet: Mapping[str, Any] | None, **arguments: Any) -> EASNet:
     net = EASNet(**arguments)
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)
 
 
 @register_model(task="stereo")

@@ -26,23 +26,24 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.space import Choice
+from ..nas.supernet import subnet_of
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import convex_upsample, normalize_pair
 from ._easnet_layers import (
-    AggregationModule,
     FeaturePyramid,
     LeakyConvolution,
     MatchingNetwork,
+    Number,
     Volumes,
+    check_max_disparity,
     dilated_convolution,
     initialize,
     peak_argmin,
 )
 from .easnet import Refinement
-from .easnet_light import match
+from .easnet_light import match, matching_parts
 
 __all__ = ["EASNetElastic", "easnet_elastic"]
 
@@ -57,7 +58,6 @@ _CHANNELS = {24: (16, 32), 12: (16, 32, 48), 6: (16, 32), 3: (16, 32)}
 """Multiples of 16: on CPUs PyTorch 2.15 gives wrong gradients of a dilated convolution's weights,
 without a word, where it reads another number of channels in bfloat16."""
 _UPSAMPLING_CHANNELS = (16, 32, 48)
-_MODULES = 6
 _BLOCKS = (0, 1, 2, 4, 6)
 _HALF_WIDTHS = (8, 16)
 
@@ -74,8 +74,7 @@ class EASNetElastic(MatchingNetwork):
 
     def __init__(self, *, max_disparity: int = 192) -> None:
         super().__init__()
-        if max_disparity < 24 or max_disparity % 24:
-            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        check_max_disparity(max_disparity, 24)
         matching = Choice("matching", tuple(_MATCHING))
         levels = matching.map(_MATCHING.__getitem__)
         self.candidates = tuple(max_disparity // step for step in _STEPS)
@@ -90,31 +89,8 @@ class EASNetElastic(MatchingNetwork):
         )
         features.reverse()  # coarse to fine from here on
         widths = [Choice(f"aggregation.width.{step}", _CHANNELS[step]) for step in _STEPS]
-        self.stems = elastic.ModuleList(
-            [
-                LeakyConvolution(concat(candidates, view), width)
-                for candidates, view, width in zip(self.candidates, features, widths, strict=True)
-            ],
-            length=levels,
-        )
-        self.aggregation = elastic.Sequential(
-            *(
-                AggregationModule(
-                    [_second_convolution(index, width) for width in widths],
-                    widths,
-                    levels,
-                    finest_first=False,
-                )
-                for index in range(_MODULES)
-            ),
-            length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1))),
-        )
-        self.heads = elastic.ModuleList(
-            [
-                elastic.Conv2d(width, candidates, 1)
-                for width, candidates in zip(widths, self.candidates, strict=True)
-            ],
-            length=levels,
+        self.stems, self.aggregation, self.heads = matching_parts(
+            self.candidates, features, widths, _second_convolution, levels, finest_first=False
         )
         middle = Choice("upsampling.width", _UPSAMPLING_CHANNELS)
         self.upsampling = elastic.Operation(
@@ -165,7 +141,7 @@ class EASNetElastic(MatchingNetwork):
         return disparities, tuple(zip(reversed(scores), reversed(steps), strict=True))
 
 
-def _second_convolution(index: int, width: Choice) -> nn.Module:
+def _second_convolution(index: int, width: Number) -> nn.Module:
     """Every other one dilated, so that short aggregations see far, too."""
     if index % 2:
         return dilated_convolution(width)
@@ -178,4 +154,4 @@ def easnet_elastic(
 ) -> EASNetElastic:
     """EASNet from small to large: the supernet, or one of its subnets."""
     net = EASNetElastic(max_disparity=max_disparity)
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

@@ -19,7 +19,7 @@ aggregation modules.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -27,8 +27,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.space import Choice
+from ..nas.supernet import subnet_of
+from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import convex_upsample, normalize_pair
 from ..vision.ops import correlation
@@ -38,7 +39,9 @@ from ._easnet_layers import (
     FeaturePyramid,
     LeakyConvolution,
     MatchingNetwork,
+    Number,
     Volumes,
+    check_max_disparity,
     dilated_convolution,
     initialize,
     peak_argmin,
@@ -67,37 +70,14 @@ class EASNetLight(MatchingNetwork):
 
     def __init__(self, *, max_disparity: int = 96) -> None:
         super().__init__()
-        if max_disparity < 12 or max_disparity % 12:
-            raise ValueError(f"max_disparity must be a multiple of 12, not {max_disparity}")
+        check_max_disparity(max_disparity, 12)
         scale = Choice("scale", tuple(range(2, _LEVELS + 1)))
         self.candidates = tuple(max_disparity // FINEST >> level for level in range(_LEVELS))
         self.features = FeaturePyramid(
             scale, depths=[(1, 2)] * _LEVELS, kernels=(3, 5), ratios=(2, 4)
         )
-        self.stems = elastic.ModuleList(
-            [
-                LeakyConvolution(candidates + features, channels)
-                for candidates, features, channels in zip(
-                    self.candidates, WIDTHS, _CHANNELS, strict=False
-                )
-            ],
-            length=scale,
-        )
-        self.aggregation = elastic.Sequential(
-            *(
-                AggregationModule(
-                    [_second_convolution(index, width) for width in _CHANNELS], _CHANNELS, scale
-                )
-                for index in range(_MODULES)
-            ),
-            length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1))),
-        )
-        self.heads = elastic.ModuleList(
-            [
-                nn.Conv2d(channels, candidates, 1)
-                for channels, candidates in zip(_CHANNELS, self.candidates, strict=True)
-            ],
-            length=scale,
+        self.stems, self.aggregation, self.heads = matching_parts(
+            self.candidates, WIDTHS[:_LEVELS], _CHANNELS, _second_convolution, scale
         )
         self.upsampling = nn.Sequential(
             LeakyConvolution(_CHANNELS[0] + WIDTHS[0], _UPSAMPLING_CHANNELS),
@@ -115,6 +95,45 @@ class EASNetLight(MatchingNetwork):
         full = convex_upsample(disparity, self.upsampling(torch.cat((costs[0], lefts[0]), 1)))
         steps = (FINEST << level for level in range(len(scores)))
         return [full[..., :height, :width], disparity], tuple(zip(scores, steps, strict=True))
+
+
+def matching_parts(
+    candidates: Sequence[int],
+    features: Sequence[Number],
+    widths: Sequence[Number],
+    second_convolution: Callable[[int, Number], nn.Module],
+    levels: Number,
+    *,
+    finest_first: bool = True,
+) -> tuple[nn.Module, nn.Module, nn.Module]:
+    """The stems, the aggregation and the heads that `match` runs.
+
+    Args:
+        candidates: displacements of each level.
+        features: channels of each level's left features.
+        widths: of each level's aggregation.
+        second_convolution: of a module's bottlenecks, by the module's place and the level's width.
+        levels: how many there are.
+        finest_first: how they are ordered.
+    """
+    stems = [
+        LeakyConvolution(concat(*read), width)
+        for *read, width in zip(candidates, features, widths, strict=True)
+    ]
+    modules = [
+        AggregationModule(
+            [second_convolution(index, width) for width in widths], widths, levels, finest_first
+        )
+        for index in range(_MODULES)
+    ]
+    heads = [elastic.Conv2d(width, n, 1) for width, n in zip(widths, candidates, strict=True)]
+    return (
+        elastic.ModuleList(stems, length=levels),
+        elastic.Sequential(
+            *modules, length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1)))
+        ),
+        elastic.ModuleList(heads, length=levels),
+    )
 
 
 def match(net: Any, features: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -140,9 +159,9 @@ def cosines(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     return correlation(left, right, displacements) * left.shape[1]
 
 
-def _second_convolution(index: int, channels: int) -> nn.Module:
+def _second_convolution(index: int, channels: Number) -> nn.Module:
     if index < _DILATED_FROM:
-        return nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        return elastic.Conv2d(channels, channels, 3, 1, 1, bias=False)
     return dilated_convolution(channels)
 
 
@@ -152,4 +171,4 @@ def easnet_light(
 ) -> EASNetLight:
     """EASNet for ordinary processors: the supernet, or one of its subnets."""
     net = EASNetLight(max_disparity=max_disparity)
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

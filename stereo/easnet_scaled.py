@@ -28,8 +28,8 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.elastic.base import ElasticModule, Setting, number_of
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.space import Choice
+from ..nas.supernet import subnet_of
 from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_pair, convex_upsample, normalize_images
@@ -40,6 +40,7 @@ from ._easnet_layers import (
     FeaturePyramid,
     MatchingNetwork,
     Volumes,
+    check_max_disparity,
     initialize,
     peak_argmin,
 )
@@ -197,8 +198,7 @@ class EASNetScaled(MatchingNetwork):
 
     def __init__(self, *, max_disparity: int = 192) -> None:
         super().__init__()
-        if max_disparity < 24 or max_disparity % 24:
-            raise ValueError(f"max_disparity must be a multiple of 24, not {max_disparity}")
+        check_max_disparity(max_disparity, 24)
         share = Choice("candidates", ("half", "all"))
         most = max_disparity // FINEST
         candidates = [
@@ -273,4 +273,4 @@ def easnet_scaled(
 ) -> EASNetScaled:
     """EASNet small at several sizes of the image: the supernet, or one of its subnets."""
     net = EASNetScaled(max_disparity=max_disparity)
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..nas.space import Architecture, Choice
-from ..nas.supernet import extract
+from ..nas.space import Choice
+from ..nas.supernet import subnet_of
 from ..nas.values import concat
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_normalization, normalize_pair, pad_to
@@ -341,4 +341,4 @@ def fadnet_plus_elastic(
     net = FADNetPlus(
         encoder, [*decoder, last, last], max_disparity=max_disparity, normalization=normalization
     )
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

@@ -7,6 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import Metric
 
+from ..vision.layers import check_truth
+
 __all__ = ["DisparityMetrics"]
 
 _OF_PIXELS = ("epe_pixel", "smooth_l1", "bad1", "bad2", "bad3", "d1")
@@ -46,11 +48,7 @@ class DisparityMetrics(Metric):
         Raises:
             ValueError: the shapes differ.
         """
-        if not prediction.shape == disparity.shape == valid.shape:
-            raise ValueError(
-                f"prediction {tuple(prediction.shape)}, ground truth {tuple(disparity.shape)} and "
-                f"mask {tuple(valid.shape)} must have one shape"
-            )
+        check_truth(prediction, disparity, valid)
         counted = valid & (disparity > 0)
         if self.max_disparity is not None:
             counted &= disparity < self.max_disparity

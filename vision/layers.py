@@ -22,6 +22,7 @@ __all__ = [
     "check_images",
     "check_normalization",
     "check_range",
+    "check_truth",
     "convex_upsample",
     "deformable_convolution",
     "normalize_images",
@@ -123,6 +124,15 @@ def check_pair(left: Tensor, right: Tensor) -> None:
         )
     check_images(left)
     check_images(right)
+
+
+def check_truth(prediction: Tensor, truth: Tensor, valid: Tensor) -> None:
+    """Raise ValueError unless a prediction, its truth and where that is known have one shape."""
+    if not prediction.shape == truth.shape == valid.shape:
+        raise ValueError(
+            f"prediction {tuple(prediction.shape)}, truth {tuple(truth.shape)} and mask "
+            f"{tuple(valid.shape)} must have one shape"
+        )
 
 
 def pad_to(x: Tensor, multiple: int) -> Tensor:

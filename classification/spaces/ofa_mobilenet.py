@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...nas import elastic
-from ...nas.space import Architecture, Choice
-from ...nas.supernet import extract
+from ...nas.space import Choice
+from ...nas.supernet import subnet_of
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
 from ._searched import SearchedClassifier, inverted_residual, rounded
@@ -93,4 +93,4 @@ def ofa_mobilenet(
 ) -> OFAMobileNet:
     """Once-for-all MobileNetV3: the supernet, or a subnet."""
     net = OFAMobileNet(classes, width, stem_stride)
-    return net if subnet is None else extract(net, Architecture.from_json(subnet))
+    return subnet_of(net, subnet)

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from ...nas.conversion.convert import convert
-from ...nas.space import Architecture
-from ...nas.supernet import extract
+from ...nas.supernet import subnet_of
 from ..inputs import example_inputs
 from ._arguments import check_arguments
 
@@ -48,7 +47,7 @@ def as_supernet(
     supernet: Any = made.net
     asked = {**settings, "plan": dict(made.plan)}
     supernet.architecture = {**getattr(net, "architecture", {}), "convert": asked}
-    return supernet if subnet is None else extract(supernet, Architecture.from_json(subnet))
+    return subnet_of(supernet, subnet)
 
 
 def built(
