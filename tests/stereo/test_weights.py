@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 
 import pytest
 import torch
 
+import vizoo
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo
+from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
 from vizoo.vision.hub.registry import list_models, model_info
+from vizoo.vision.subnets.bench import load_supernet
+from vizoo.vision.subnets.best import table_beside
 
 SHIPPED = [
     name
@@ -55,3 +60,17 @@ def test_they_say_how_far_they_were_measured_to_see(name, capsys):
 
 def test_some_are_shipped():
     assert {"easnet_small.generated", "fadnet_plus_tiny.generated"} <= set(SHIPPED)
+
+
+TABLES = sorted((Path(vizoo.__file__).parent / "stereo/weights").glob("*.latency.json"))
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.name)
+def test_latency_tables_are_of_what_their_names_say(file):
+    supernet, *kind = file.name.removesuffix(".latency.json").split(".")
+    table = LatencyTable.load(file)
+    how = {"runtime": table.conditions.runtime, "dtype": table.conditions.dtype}
+    assert kind == [name for name in how.values() if name not in ("torch", "float32")]
+    net, space, _ = load_supernet(supernet)
+    assert table_beside(supernet, net, space, **how) == table
+    assert table.errors()["regressor"].spearman > 0.9
