@@ -7,12 +7,13 @@ import shutil
 import pytest
 import torch
 import toy_matcher
-from toy_supernet import exact  # noqa: F401
+import toy_supernet
 
 from vizoo.nas.space import Architecture
 from vizoo.stereo import choices as module
 from vizoo.stereo.choices import WITHIN, Choices
 from vizoo.vision.configs.task import FitConfig
+from vizoo.vision.hub import registry
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.subnets import best
@@ -116,10 +117,11 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-def toy(quick, exact, tmp_path, monkeypatch):
+def toy(quick, tmp_path, monkeypatch):
     """Weights of a small supernet without anything beside them."""
-    toy_matcher.register(monkeypatch)
-    net = create_model("match_super", widths=range(2, 40, 2))
+    toy_supernet.exact_times(monkeypatch)
+    toy_matcher.register(monkeypatch, registry.model_info("fadnet_plus_tiny"))  # of the config
+    net = create_model("match_super", widths=[*range(2, 40, 2)])
     with torch.no_grad():
         net.last.weight.abs_()  # what batch norms pass on makes larger disparities
     return str(save_weights(net, tmp_path / "toy.safetensors"))
@@ -129,7 +131,7 @@ def test_a_subnet_is_cut_once_for_a_limit(toy, quick, monkeypatch):
     choices, cut = Choices([toy], "cpu"), "toy.safetensors: a subnet within the time limit"
     assert choices.offered == ["toy.safetensors", cut]
     steps = []
-    name, network = choices.choose(cut, 61_900.0, 48, 96, lambda *step: steps.append(step))
+    name, network = choices.choose(cut, 20.9, 48, 96, lambda *step: steps.append(step))
     assert ("measuring subnets, once", 5, 5) in steps and [step[0] for step in steps[-2:]] == [
         "searching",
         "estimating batch norms",
@@ -138,8 +140,8 @@ def test_a_subnet_is_cut_once_for_a_limit(toy, quick, monkeypatch):
     assert torch.isfinite(network.maps(*torch.rand(2, 3, 48, 96))).all()
     assert len(quick) == 1
     # A pair of nearly this size takes the same; a smaller limit another one.
-    assert choices.choose(cut, 61_900.0, 48, 97)[1] is network and len(quick) == 1
-    assert choices.choose(cut, 123_800.0, 48, 96, views=2)[1] is network
+    assert choices.choose(cut, 20.9, 48, 97)[1] is network and len(quick) == 1
+    assert choices.choose(cut, 41.8, 48, 96, views=2)[1] is network
     with pytest.warns(UserWarning, match="takes 2 ms or less here at 96x48 pixels for both views"):
         choices.choose(cut, 2.0, 48, 96, views=2)
     with pytest.warns(UserWarning, match="no subnet of .* takes 0 ms or less here at 96x48 .*the"):
@@ -147,7 +149,7 @@ def test_a_subnet_is_cut_once_for_a_limit(toy, quick, monkeypatch):
     weights = [sum(p.numel() for p in net.net.parameters()) for net in (least, network)]
     assert weights[0] < weights[1]
     monkeypatch.setattr(module, "_KEPT", 1)
-    assert choices.choose(cut, 30_000.0, 48, 96)[1] is not network
+    assert choices.choose(cut, 15.0, 48, 96)[1] is not network
     assert len(choices._supernets[cut].cut) == 1
 
 

@@ -6,7 +6,6 @@ import functools
 import sys
 from pathlib import Path
 
-import pytest
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
@@ -140,8 +139,7 @@ class ToyData(LightningDataModule):
         return self.loader(1)
 
 
-@pytest.fixture
-def exact(monkeypatch):
+def exact_times(monkeypatch) -> None:
     """A call takes 1 ms and a nanosecond for every multiply-add, as no machine measures it."""
 
     @functools.cache
