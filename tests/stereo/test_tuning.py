@@ -45,23 +45,29 @@ def net():
     return create_model("easnet_small", pretrained=True).eval()
 
 
+@pytest.fixture(scope="module")
+def opened(net, pairs):
+    """The pairs as tuning opens them."""
+    return usable(StereoPredictor(net, "cpu"), pairs)[0]
+
+
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """Two scenes to measure on, and a quarter of each, which is quick."""
+    """Two scenes to measure on, and a small part of each, which is quick."""
     monkeypatch.setattr(tuning, "_VALIDATION", 2)
 
-    def quarter(count, height, width, **settings):
-        return GeneratedStereo(count, height // 2, width // 2, **settings)
+    def part(count, height, width, **settings):
+        return GeneratedStereo(count, height // 4, width // 4, **settings)
 
-    monkeypatch.setattr(tuning, "GeneratedStereo", quarter)
+    monkeypatch.setattr(tuning, "GeneratedStereo", part)
 
 
 @pytest.fixture
-def scripted(monkeypatch):
+def scripted(monkeypatch, pairs, opened):
     """What networks make of held-out pairs and generated scenes, the first before the training.
 
     A number goes for all pixels, or scenes, alike; a pair of numbers is the mean and by how much
-    they scatter about it. Labels take no time.
+    they scatter about it. Labels take no time, nor does it to open the pairs of the fixture.
     """
 
     def script(*rows):
@@ -76,6 +82,10 @@ def scripted(monkeypatch):
 
         monkeypatch.setattr(Exam, "marks", marks)
 
+    def used(predictor, images, *rest):
+        return ([*opened], {}) if images is pairs else usable_pairs(predictor, images, *rest)
+
+    monkeypatch.setattr(tuning, "usable_pairs", used)
     monkeypatch.setattr(tuning, "labelled", lambda p, pairs, report: ([*map(dense, pairs)], 1.0))
     return script
 
