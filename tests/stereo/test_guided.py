@@ -236,6 +236,30 @@ def test_a_thin_thing_hides_only_its_own_width():
     assert behind.nonzero()[:, -1].tolist() == [90, 91, 92, 93, 94]
 
 
+class Filter(nn.Module):
+    """A disparity that any runtime computes."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 1, 3, padding=1)
+
+    def forward(self, left, right):
+        return 8 + 4 * (self.conv(left) - self.conv(right))
+
+
+def test_a_network_in_another_runtime_is_guided(scene, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    net = Filter()
+    here, there = (
+        vizoo.StereoPredictor(net, "cpu", runtime=name, guided=True)
+        for name in ("torch", "onnxruntime")
+    )
+    assert there.guided and there.runtime == "onnxruntime"
+    torch.testing.assert_close(*(p.maps(scene["left"], scene["right"]) for p in (here, there)))
+
+
 @pytest.mark.gpu
 def test_on_a_gpu(scene):
     views = scene["left"], scene["right"]
