@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..common.files import write_json
-from ..vision.io.images import as_image, write_image
+from ..vision.io.images import ImageLike, as_image, write_image
 from . import NOTICE
 from .ensemble import Combination, align, check_classes
 from .ensemble_file import is_ensemble, read_ensemble
@@ -35,8 +35,6 @@ __all__ = ["METHODS", "ImagePredictor", "ImageResult", "PreparedImage"]
 METHODS = ("auto", "cam", "grad-cam")
 
 _LONGEST = 1024  # side of the picture that a result keeps, pixels
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +169,11 @@ class ImagePredictor:
         self.device, self.dtype = self.members[0].device, self.members[0].dtype
         self.runtime = runtime
 
-    def __call__(self, image: Image, **options: Any) -> ImageResult:
+    def __call__(self, image: ImageLike, **options: Any) -> ImageResult:
         """Classify one image; see `many`."""
         return self.many([image], **options)[0]
 
-    def prepare(self, image: Image) -> PreparedImage:
+    def prepare(self, image: ImageLike) -> PreparedImage:
         """Read an image for `many`, which takes less memory than many whole ones.
 
         Raises:
@@ -189,7 +187,7 @@ class ImagePredictor:
 
     def many(
         self,
-        images: Sequence[Image | PreparedImage],
+        images: Sequence[ImageLike | PreparedImage],
         *,
         method: str | None = None,
         layer: str | None = None,

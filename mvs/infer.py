@@ -27,7 +27,7 @@ from ..datasets.mvs.cameras import check_camera, lift, upright
 from ..datasets.mvs.scene import Scene, View, derive_range
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
-from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.runtimes import fingerprint
 from ..vision.viz.colour import disparity_picture
@@ -36,8 +36,6 @@ from .confidence import depth_confidence
 from .guided import Guided
 
 __all__ = ["MVSPredictor", "MVSResult"]
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class MVSPredictor:
 
     def __call__(
         self,
-        images: Sequence[Image],
+        images: Sequence[ImageLike],
         intrinsics: Tensor,
         extrinsics: Tensor,
         depth_range: tuple[float, float] | None = None,

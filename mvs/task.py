@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..vision.io.images import to_bytes
 from ..vision.training import NetworkTask
-from ..vision.viz.colour import colour_range, colourise
+from ..vision.viz.colour import colourise, depth_panels
 from .confidence import depth_confidence
 from .losses import sequence_loss
 from .metrics import DepthMetrics
@@ -99,11 +98,6 @@ class MVSTask(NetworkTask):
             confidence = [depth_confidence(*sample) for sample in samples]
         return depth, torch.stack(confidence)[:, None]
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        """Depth and confidence (B, 1, H, W) with the samples' names."""
-        depth, confidence = self.predictions(batch)
-        return {"name": batch["name"], "depth": depth, "confidence": confidence}
-
     def _inputs(self, batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
         depth_range = batch["depth_range"]
         if factor != 1:
@@ -132,15 +126,5 @@ def depth_comparison(
     Returns:
         (H, 5 W, 3) uint8 RGB; black where nothing is known.
     """
-    known = valid[0].cpu().numpy() & (truth[0] > 0).cpu().numpy()
-    low, high = colour_range(truth, known)
-    colours: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
-    error = (depth - truth).abs() / truth.clamp(min=1e-6)
-    panels = [
-        to_bytes(image),
-        colourise(truth, known, **colours),
-        colourise(depth, np.ones_like(known), **colours),
-        colourise(error.clamp(min=1e-9), known, low=0.0, high=0.05, palette="inferno"),
-        colourise(confidence, low=0.0, high=1.0, palette="viridis"),
-    ]
-    return np.hstack(panels)
+    panels = depth_panels(image, depth, truth, valid, 0.05)
+    return np.hstack([*panels, colourise(confidence, low=0.0, high=1.0, palette="viridis")])

@@ -26,7 +26,7 @@ from ..datasets.panorama.base import is_whole_sphere
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
@@ -53,8 +53,6 @@ _PNG_UNIT = 1000  # steps of a metre
 _PNG_LIMIT = 65535.5 / _PNG_UNIT
 _FINEST = 7  # the preview draws the surface in as many pieces as this level has faces
 _BEHIND = 0.94  # cosine of the cone behind the camera that the preview steps back into
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class PanoramaPredictor:
 
     @torch.inference_mode()
     def __call__(
-        self, image: Image, mode: Literal["nearest", "linear"] = "nearest"
+        self, image: ImageLike, mode: Literal["nearest", "linear"] = "nearest"
     ) -> PanoramaResult:
         """Find the depth of one panorama.
 

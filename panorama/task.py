@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..vision.io.images import to_bytes
 from ..vision.training import NetworkTask
-from ..vision.viz.colour import colour_range, colourise
+from ..vision.viz.colour import depth_panels
 from .losses import multiscale_loss
 from .mesh import level_of
 from .metrics import PanoramaMetrics
@@ -105,10 +104,6 @@ class PanoramaTask(NetworkTask):
         """Depth (B, 1, H, W) in metres."""
         return (self(batch["image"]).float(),)
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        """Depth (B, 1, H, W), metres, with the samples' names."""
-        return {"name": batch["name"], "depth": self.predictions(batch)[0]}
-
     def _labels(self, outputs: Sequence[Tensor], batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         level = level_of(outputs[0].shape[1])
         return face_labels(batch["depth"], batch["valid"], level, rotation=batch.get("rotation"))
@@ -143,15 +138,4 @@ def depth_comparison(image: Tensor, depth: Tensor, truth: Tensor) -> np.ndarray:
     Returns:
         (4 H, W, 3) uint8 RGB; black where nothing is known.
     """
-    true, predicted = truth[0].cpu().numpy(), depth[0].detach().float().cpu().numpy()
-    known = np.isfinite(true) & (true > 0)
-    low, high = colour_range(true, known)
-    colours: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
-    error = np.abs(predicted - true) / np.where(known, true, 1)
-    panels = [
-        to_bytes(image),
-        colourise(true, known, **colours),
-        colourise(predicted, np.ones_like(known), **colours),
-        colourise(np.maximum(error, 1e-9), known, low=0.0, high=0.3, palette="inferno"),
-    ]
-    return np.vstack(panels)
+    return np.vstack(depth_panels(image, depth, truth, None, 0.3))

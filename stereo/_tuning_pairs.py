@@ -15,9 +15,9 @@ from torch import Generator, Tensor
 
 from ..datasets.stereo.scenes import GeneratedStereo
 from ..datasets.stereo.transforms import RandomScale
-from ..vision.io.images import to_bytes
+from ..vision.io.images import ImageLike, to_bytes
 from .agreement import agreed
-from .infer import Image, StereoPredictor, open_pair, reduced
+from .infer import StereoPredictor, open_pair, reduced
 from .rectification import check_pair
 
 __all__ = ["OwnPair", "Report", "batches", "divided", "labelled", "matcher", "usable_pairs"]
@@ -52,7 +52,7 @@ class OwnPair(NamedTuple):
 
 def usable_pairs(
     predictor: StereoPredictor,
-    pairs: Sequence[tuple[Image, Image]],
+    pairs: Sequence[tuple[ImageLike, ImageLike]],
     most: int,
     crop: tuple[int, int],
     report: Report,
@@ -79,7 +79,7 @@ def usable_pairs(
 
 
 def _opened(
-    predictor: StereoPredictor, left: Image, right: Image, crop: tuple[int, int]
+    predictor: StereoPredictor, left: ImageLike, right: ImageLike, crop: tuple[int, int]
 ) -> OwnPair:
     """A pair at the size at which the network would match it."""
     given = open_pair(left, right)

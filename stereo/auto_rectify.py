@@ -14,9 +14,9 @@ from collections.abc import Iterable
 import cv2
 import numpy as np
 
-from ..vision.io.images import as_image, to_bytes
+from ..vision.io.images import ImageLike, as_image, to_bytes
 from .rectification import matched_points
-from .rectify import Image, Rectifier
+from .rectify import Rectifier
 
 __all__ = ["auto_rectifier"]
 
@@ -27,7 +27,7 @@ _PRIOR = 0.05  # pixels that a radian, or thrice the focal length, counts
 _SQUINT = 0.2  # of the width, by which the middles of both pictures come apart
 
 
-def auto_rectifier(pairs: Iterable[tuple[Image, Image]]) -> Rectifier:
+def auto_rectifier(pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Rectifier:
     """Estimate how pairs of two unknown cameras are to be rectified.
 
     Args:

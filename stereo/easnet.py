@@ -238,8 +238,7 @@ def _half(image: Tensor) -> Tensor:
 
 
 def _build(subnet: Mapping[str, Any] | None, **arguments: Any) -> EASNet:
-    net = EASNet(**arguments)
-    return subnet_of(net, subnet)
+    return subnet_of(EASNet(**arguments), subnet)
 
 
 @register_model(task="stereo")

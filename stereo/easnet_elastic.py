@@ -153,5 +153,4 @@ def easnet_elastic(
     *, max_disparity: int = 192, subnet: Mapping[str, Any] | None = None
 ) -> EASNetElastic:
     """EASNet from small to large: the supernet, or one of its subnets."""
-    net = EASNetElastic(max_disparity=max_disparity)
-    return subnet_of(net, subnet)
+    return subnet_of(EASNetElastic(max_disparity=max_disparity), subnet)

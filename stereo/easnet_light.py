@@ -170,5 +170,4 @@ def easnet_light(
     *, max_disparity: int = 96, subnet: Mapping[str, Any] | None = None
 ) -> EASNetLight:
     """EASNet for ordinary processors: the supernet, or one of its subnets."""
-    net = EASNetLight(max_disparity=max_disparity)
-    return subnet_of(net, subnet)
+    return subnet_of(EASNetLight(max_disparity=max_disparity), subnet)

@@ -272,5 +272,4 @@ def easnet_scaled(
     *, max_disparity: int = 192, subnet: Mapping[str, Any] | None = None
 ) -> EASNetScaled:
     """EASNet small at several sizes of the image: the supernet, or one of its subnets."""
-    net = EASNetScaled(max_disparity=max_disparity)
-    return subnet_of(net, subnet)
+    return subnet_of(EASNetScaled(max_disparity=max_disparity), subnet)

@@ -15,7 +15,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -25,7 +24,7 @@ from ..common.memory import PeakMemory, available_memory, held_memory, return_fr
 from ..vision.exported import ExportedNetwork, is_exported
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.images import as_image, to_bytes
+from ..vision.io.images import ImageLike, as_image, to_bytes
 from ..vision.runtimes import prepared
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
@@ -54,8 +53,6 @@ _MEASURED = (256, 512)  # height and width of the pair by which a network's are 
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 
 class StereoPredictor:
@@ -120,8 +117,8 @@ class StereoPredictor:
     @torch.inference_mode()
     def __call__(
         self,
-        left: Image,
-        right: Image,
+        left: ImageLike,
+        right: ImageLike,
         *,
         scale: float | str = "auto",
         max_disparity: float | None = None,
@@ -375,7 +372,7 @@ def _free_memory(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] + kept
 
 
-def open_pair(left: Image, right: Image) -> tuple[Tensor, Tensor]:
+def open_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
     """Both views (3, H, W) in [0, 1], of paths, arrays or tensors.
 
     Raises:
@@ -402,5 +399,5 @@ def reduced(image: Tensor, scale: float) -> Tensor:
     return interpolate(image[None], size, mode="bilinear", antialias=True)
 
 
-def _name(image: Image) -> str:
+def _name(image: ImageLike) -> str:
     return f"{os.fspath(image)} " if isinstance(image, (str, os.PathLike)) else ""

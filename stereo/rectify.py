@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
-from torch import Tensor
 
 from ..common.files import atomic_write
 from ..datasets.stereo.calibration import StereoCalibration
 from ..datasets.stereo.rigs import StereoRig
-from ..vision.io.images import as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.lenses import Lens
 from .rectification import measure_pair
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from .result import StereoResult
 
 __all__ = ["Rectifier", "RigRectifier", "check_rows", "rectify", "warn_of_raw"]
-
-Image = str | os.PathLike | np.ndarray | Tensor
 
 _WIDEST = math.radians(60)  # off the axis: farther out, a plane stretches a picture too much
 _EDGE = 65  # points along each side of a picture: a share of their grid is right to a percent
@@ -65,7 +62,7 @@ class Rectifier:
     ) -> None:
         self.maps, self.size, self.calibration, self.notes = maps, size, calibration, notes
 
-    def __call__(self, left: Image, right: Image) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, left: ImageLike, right: ImageLike) -> tuple[np.ndarray, np.ndarray]:
         """Return the rectified pair, (H, W, 3) uint8 RGB; black where nothing was seen.
 
         Args:
@@ -295,8 +292,8 @@ class RigRectifier(Rectifier):
 
 def rectify(
     rig: StereoRig,
-    left: Image,
-    right: Image,
+    left: ImageLike,
+    right: ImageLike,
     *,
     fov: float | None = None,
     size: tuple[int, int] | None = None,

@@ -56,10 +56,6 @@ class _DisparityTask(NetworkTask):
         self.val_metrics = DisparityMetrics(metric_max_disparity)
         self.test_metrics = DisparityMetrics(metric_max_disparity)
 
-    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
-        """Disparity (B, 1, H, W), pixels, with the samples' names."""
-        return {"name": batch["name"], "disparity": self.predictions(batch)[0]}
-
     def picture(self, batch: dict[str, Any], prediction: Tensor) -> np.ndarray:
         """The first sample's view, truth, prediction and error."""
         return comparison_picture(

@@ -33,10 +33,11 @@ from ..vision.hub.download import sha256_of
 from ..vision.hub.registry import model_info
 from ..vision.hub.weights import save_weights
 from ..vision.inference import standalone
+from ..vision.io.images import ImageLike
 from ._tuning_exam import Exam
 from ._tuning_pairs import Report, batches, divided, labelled, usable_pairs
 from .agreement import SIZES
-from .infer import Image, StereoPredictor
+from .infer import StereoPredictor
 from .task import StereoTask
 
 __all__ = ["TuningReport", "tune"]
@@ -89,7 +90,7 @@ class TuningReport:
 
 def tune(
     model: str | os.PathLike | nn.Module,
-    pairs: Sequence[tuple[Image, Image]],
+    pairs: Sequence[tuple[ImageLike, ImageLike]],
     *,
     minutes: float = 10.0,
     steps: int | None = None,

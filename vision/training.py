@@ -169,8 +169,8 @@ class NetworkTask(OptimisedTask):
     """Trains a network of the zoo on truth that stands in the batch, and measures it.
 
     A subclass has `outputs(batch)` and their `loss(outputs, batch)` for training, and
-    `predictions(batch)` for measuring, of which the first one is what `val_metrics` and
-    `test_metrics` take, and `picture(batch, *predictions)` shows all.
+    `predictions(batch)` for measuring: what `val_metrics` and `test_metrics` take, and how sure
+    that is, where it says so. `picture(batch, *predictions)` shows all.
 
     Args:
         model: name of a network, see `vizoo models`.
@@ -241,6 +241,11 @@ class NetworkTask(OptimisedTask):
     def test_step(self, batch: dict[str, Any], batch_idx: int) -> None:
         """Measure a batch."""
         self.test_metrics.update(self.predictions(batch)[0], batch[self.quantity], batch["valid"])
+
+    def predict_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Any]:
+        """The predictions, and how sure they are where the task says, with the samples' names."""
+        named = zip((self.quantity, "confidence"), self.predictions(batch), strict=False)
+        return {"name": batch["name"], **dict(named)}
 
     def on_test_epoch_end(self) -> None:
         """Log the metrics."""

@@ -92,5 +92,4 @@ def ofa_mobilenet(
     subnet: Mapping[str, Any] | None = None,
 ) -> OFAMobileNet:
     """Once-for-all MobileNetV3: the supernet, or a subnet."""
-    net = OFAMobileNet(classes, width, stem_stride)
-    return subnet_of(net, subnet)
+    return subnet_of(OFAMobileNet(classes, width, stem_stride), subnet)

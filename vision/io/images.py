@@ -35,6 +35,9 @@ __all__ = [
 #: Files in a folder that count as images.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".webp")
 
+ImageLike = str | os.PathLike | np.ndarray | Tensor
+"""What `as_image` takes."""
+
 _FILTERS = threading.Lock()
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -70,7 +73,7 @@ def read_image(path: str | os.PathLike) -> Tensor:
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
 
 
-def as_image(image: str | os.PathLike | np.ndarray | Tensor, which: str = "image") -> Tensor:
+def as_image(image: ImageLike, which: str = "image") -> Tensor:
     """Return (3, H, W) float32 in [0, 1] on the CPU from a path, an array or a tensor.
 
     Raises:

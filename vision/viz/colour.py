@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from torch import Tensor
 
+from ..io.images import to_bytes
+
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
@@ -151,6 +153,26 @@ def comparison_picture(
     return _arrange(panels, width, height)
 
 
+def depth_panels(
+    image: Tensor, depth: Tensor, truth: Tensor, valid: Tensor | None, largest_error: float
+) -> list[np.ndarray]:
+    """Draw image, true and predicted depth, near red and far blue, and relative error.
+
+    `largest_error` has the last colour; else as in the tasks' `depth_comparison`.
+    """
+    true, known = _as_map(truth, valid)
+    predicted, _ = _as_map(depth)
+    low, high = colour_range(true, known)
+    show = functools.partial(colourise, low=low, high=high, palette="turbo_r", logarithmic=True)
+    error = np.maximum(np.abs(predicted - true) / np.where(known, true, 1), 1e-9)
+    return [
+        to_bytes(image),
+        show(true, known),
+        show(predicted, np.ones_like(known)),
+        colourise(error, known, low=0.0, high=largest_error, palette="inferno"),
+    ]
+
+
 def _arrange(panels: list[tuple], width: int, height: int) -> np.ndarray:
     """Draw (name, content, scale) panels in two columns, every one with room for a colour bar."""
     from matplotlib.figure import Figure
@@ -237,7 +259,7 @@ def draw_figure(figure: Figure) -> np.ndarray:
 
 
 def _as_map(
-    values: Tensor | np.ndarray, valid: np.ndarray | None = None
+    values: Tensor | np.ndarray, valid: Tensor | np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return an (H, W) float32 array and where it is known."""
     if isinstance(values, Tensor):
