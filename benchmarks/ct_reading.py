@@ -13,6 +13,7 @@ from pathlib import Path
 from benchmarks._machine import apart, arguments, peak_megabytes, start, table
 from vizoo.datasets.ct import Chest, CTPreset, prepare, read_scan, write_dicom, write_nifti
 
+
 def generate(shape: tuple[int, int, int], series: Path, nifti: Path) -> None:
     values, _, affine = Chest(0, "covid").scan(shape)
     write_dicom(series, values, affine)

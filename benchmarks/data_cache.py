@@ -42,10 +42,10 @@ def main() -> None:
             times = []
             for epoch in range(options.epochs):
                 loader.sampler.set_epoch(epoch)
-                start = time.perf_counter()
+                begin = time.perf_counter()
                 for _ in loader:
                     pass
-                times.append(time.perf_counter() - start)
+                times.append(time.perf_counter() - begin)
             kept = 0 if cache is None else int((data._shelf.folder / ".bytes").read_text())
             shown = [f"{seconds:.1f} s" for seconds in times]
             rows.append([cache or "none", *shown, str(len(loader.sampler)), f"{kept / 1e6:.0f} MB"])

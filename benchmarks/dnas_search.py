@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
 from rich.table import Table
 

@@ -97,8 +97,8 @@ def main() -> None:
             seconds = time.perf_counter() - begin
         megabytes = (folder / "cloud.ply").stat().st_size / 1e6
     print(
-        f"{options.device}: {options.views} views of {height}x{width}, {options.sources} sources each: "
-        f"{seconds:.1f} s; memory {memory.bytes / 2**20:.0f} MiB above what was held before, "
+        f"{options.device}: {options.views} views of {height}x{width}, {options.sources} sources "
+        f"each: {seconds:.1f} s; memory {memory.bytes / 2**20:.0f} MiB above what was held before, "
         f"{peak_megabytes():.0f} MiB at most with everything; "
         f"{report.points / 1e6:.1f} of {report.pixels / 1e6:.1f} million pixels kept "
         f"({megabytes:.0f} MB)"

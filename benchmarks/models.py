@@ -78,8 +78,8 @@ def main() -> None:
         record(
             options.json,
             "Every model, what it costs",
-            "Batch 1, float32, the path that `vizoo infer` takes; a supernet as its largest network. "
-            "Milliseconds are the median of the calls"
+            "Batch 1, float32, the path that `vizoo infer` takes; a supernet as its largest "
+            "network. Milliseconds are the median of the calls"
             + (", in CPU time of one thread." if options.threads == 1 else "."),
             f"models --threads {options.threads}",
             COLUMNS,

@@ -25,10 +25,10 @@ from torch.nn import functional as F
 
 from benchmarks._machine import (
     apart,
+    arguments,
     gemm_rate,
     in_turns,
     measured,
-    arguments,
     settled,
     start,
     table,

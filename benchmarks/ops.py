@@ -143,13 +143,13 @@ def main() -> None:
     head = f"{'operator':15}{'B x C x H x W':>17} {'args':>8} {'type':>9} {'':>9}"
     print(head + "".join(f"{c:>10}" for c in columns))
     for case in CASES:
-        name, shape, arguments, dtype = case
+        name, shape, more, dtype = case
         if options.only and name not in options.only:
             continue
         times = apart(measure_times, case, options.repeat)
         rows = [(*times[which], apart(measure_peak, case, which)) for which in range(2)]
         size = "x".join(map(str, shape))
-        label = f"{name:15}{size:>17} {','.join(map(str, arguments)):>8} {str(dtype)[6:]:>9} "
+        label = f"{name:15}{size:>17} {','.join(map(str, more)):>8} {str(dtype)[6:]:>9} "
         for kind, row in zip(("published", "ours"), rows, strict=True):
             print(f"{label}{kind:>9}" + "".join(f"{x:10.2f}" for x in row))
         ratios = (a / b if b else float("nan") for a, b in zip(*rows, strict=True))

@@ -107,8 +107,8 @@ def convolutions(options: argparse.Namespace, device: torch.device) -> Table:
     rows = []
     least = {form: {k: min(v[1:]) for k, v in taken.items()} for form, taken in times.items()}
     macs, size = 4 * face_count(level) * channels**2, 4 * face_count(level) * channels
-    # Forward reads a face and its neighbours and writes; backward does the same, both gradients, and
-    # one value a neighbour there and back.
+    # Forward reads a face and its neighbours and writes; backward does the same, both gradients,
+    # and one value a neighbour there and back.
     for what, memory, products, tensors in (("forward",) * 2 + (1, 5), ("backward", "both", 2, 12)):
         floor = "-"
         if device.type == "cpu":

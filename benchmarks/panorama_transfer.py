@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
+
 from benchmarks._machine import arguments, start, table
 from vizoo.panorama.infer import PanoramaPredictor
 

@@ -11,20 +11,16 @@ from PyTorch's in float32, and from the truth.
 from __future__ import annotations
 
 import argparse
-import datetime
-import multiprocessing
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
-from benchmarks._machine import commit, machine
-from vizoo.common.files import write_json
+from benchmarks._machine import apart, arguments, in_turns, peak_megabytes, record, start, table
 from vizoo.common.timing import milliseconds
 from vizoo.datasets.stereo.scenes import generate_scenes
 from vizoo.stereo.samples import calibration_samples
@@ -44,6 +40,7 @@ FORMS = {
         "int8": torch.float32,
     },
 }
+TITLE = "Stereo networks in other runtimes"
 COLUMNS = [
     "network",
     "runtime",
@@ -70,25 +67,11 @@ def opened(model: str, runtime: str, precision: str, file: Path | None) -> Calla
     return lambda *views: run(views)[0]
 
 
-def peak(answer: multiprocessing.Queue, size: tuple[int, int], threads: int, *form: object) -> None:
-    """Send the largest memory of this process, bytes, after one pair."""
-    torch.set_num_threads(threads)
+def peak(size: tuple[int, int], *form: object) -> float:
+    """The largest memory of this process, in units of 2**20 bytes, after one pair."""
     with torch.inference_mode():
         opened(*form)(*torch.rand(2, 1, 3, *size))
-    # A process that is started counts its parent's memory in getrusage, and not here.
-    status = Path("/proc/self/status").read_text().split()
-    answer.put(1024 * int(status[status.index("VmHWM:") + 1]))
-
-
-def memory(size: tuple[int, int], *form: object) -> int:
-    """Peak bytes of a process that runs one form of a network once."""
-    context = multiprocessing.get_context("spawn")
-    answer = context.Queue()
-    process = context.Process(target=peak, args=(answer, size, torch.get_num_threads(), *form))
-    process.start()
-    bytes_ = answer.get()
-    process.join()
-    return bytes_
+    return peak_megabytes()
 
 
 def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]) -> dict:
@@ -147,10 +130,8 @@ def rows(
         forms |= {key: form for key, form in made.items() if form[0] is not None}
         runs = {key: opened(model, *key, file) for key, (file, _) in forms.items()}
         maps = {key: [run(*pair) for pair in pairs] for key, run in runs.items()}
-        times: dict = {key: [] for key in runs}
-        for _ in range(repeat):
-            for key, run in runs.items():
-                times[key].append(milliseconds(lambda run=run: run(*pairs[0])))
+        calls = {key: partial(run, *pairs[0]) for key, run in runs.items()}
+        times = in_turns(calls, repeat, milliseconds, warmup=0)
         lines = []
         for key, (file, kept) in forms.items():
             beside = () if file is None else (file, file.with_suffix(".bin"))
@@ -162,7 +143,7 @@ def rows(
                 f"{least:.0f}",
                 f"{min(times['torch', 'float32']) / least:.2f}",
                 f"{stored / 1e6:.2f}" if stored else "",
-                f"{memory(size, model, *key, file) / 1e6:.0f}",
+                f"{apart(peak, size, model, *key, file) * 2**20 / 1e6:.0f}",
                 f"{float(far.abs().mean()):.2g}",
                 f"{float(off.mean()):.3f}",
             ]
@@ -174,46 +155,32 @@ def rows(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=8)
     parser.add_argument("--max-loss", type=float, default=0.2, help="of int8, pixels")
     parser.add_argument("--json", type=Path, help="write the table with where it comes from")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    console, size = Console(width=140), tuple(options.size)
-    table = Table(*COLUMNS, title=machine())
+    options, console = start(parser, width=140)
     lines = []
     for model in options.models:
-        lines += rows(model, size, options.repeat, options.max_loss, console.log)
+        lines += rows(model, tuple(options.size), options.repeat, options.max_loss, console.log)
         if options.json:  # each network takes minutes
-            write_json(options.json, record(lines, options))
-    for line in lines:
-        table.add_row(*line)
-    console.print(table)
+            command = f"runtimes --threads {options.threads}"
+            record(options.json, TITLE, about(options), command, COLUMNS, lines)
+    console.print(table(COLUMNS, lines, left=3))
 
 
-def record(lines: list[list[str]], options: argparse.Namespace) -> dict:
-    """The table with where it comes from."""
+def about(options: argparse.Namespace) -> str:
     height, width = options.size
-    return {
-        "title": "Stereo networks in other runtimes",
-        "about": f"{height}x{width}, batch 1: the least of {options.repeat} calls in turns within "
+    return (
+        f"{height}x{width}, batch 1: the least of {options.repeat} calls in turns within "
         "one process, and how many times as fast as PyTorch's float32 that is; the peak memory of "
         f"a process that runs one pair; mean errors over {SCENES} generated scenes. Float16 is how "
         "OpenVINO's weights are stored, bfloat16 what it computes in; of int8 the last column says "
         f"which parts stayed in float to keep to {options.max_loss:g} px; and of what a network "
-        "refuses, why.",
-        "command": f"python -m benchmarks.runtimes --threads {options.threads}",
-        "machine": machine(),
-        "commit": commit(),
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "columns": COLUMNS,
-        "rows": lines,
-        "quoted": [],
-    }
+        "refuses, why."
+    )
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ what training costs; the dearest step is the one that decomposes. One process, o
 
 from __future__ import annotations
 
-import argparse
 import time
 from statistics import mean, median
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -24,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from vizoo import create_model
 from vizoo.nas.distributed import Eva, KFACPreconditioner
 
-from ._machine import machine
+from ._machine import arguments, start, table
 
 EVERY = {"factor_every": 10, "inverse_every": 20}
 WAYS = {
@@ -85,23 +82,19 @@ def measure(model: str, size: tuple[int, int], steps: int, way: str) -> list[flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--model", default="fadnet_plus_tiny")
     parser.add_argument("--size", type=int, nargs=2, default=(64, 128), metavar=("H", "W"))
     parser.add_argument("--steps", type=int, default=40, help="to measure (default 40)")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     found = {way: measure(options.model, options.size, options.steps, way) for way in WAYS}
-    table = Table("", "mean ms", "median ms", "dearest ms", "times SGD's mean")
+    shown = table(["", "mean ms", "median ms", "dearest ms", "times SGD's mean"])
     for way, seconds in found.items():
         times = (1e3 * value for value in (mean(seconds), median(seconds), max(seconds)))
         ratio = mean(seconds) / mean(found["SGD"])
-        table.add_row(way, *(f"{value:.0f}" for value in times), f"{ratio:.2f}")
-    console = Console()
-    console.print(machine())
+        shown.add_row(way, *(f"{value:.0f}" for value in times), f"{ratio:.2f}")
     console.print(f"{options.model}, batch 2, {options.size[0]}x{options.size[1]}")
-    console.print(table)
+    console.print(shown)
 
 
 if __name__ == "__main__":

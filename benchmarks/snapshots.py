@@ -17,10 +17,8 @@ from statistics import median
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from vizoo.nas.distributed.recovery.payload import Shared
 from vizoo.nas.distributed.recovery.store import SnapshotStore
 
@@ -28,12 +26,12 @@ WAYS = {"in memory": 1, "in memory, parity": 4, "torch.save to the disk": None}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--megabytes", type=int, default=64)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--disk", help="folder of the checkpoint (default: a temporary one)")
-    options = parser.parse_args()
+    options, console = start(parser)
     # Left behind, it would keep its memory until the machine is started anew.
     shared = tempfile.TemporaryDirectory(
         dir="/dev/shm", prefix="vizoo-benchmark-", ignore_cleanup_errors=True
@@ -41,13 +39,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.disk) as folder, shared as memory:
         torch.multiprocessing.spawn(_rank, (folder, memory, options), options.processes)
         found = torch.load(f"{folder}/found.pt")
-    table = Table("", "training stands still, ms", "memory of a process, MB")
+    shown = table(["", "training stands still, ms", "memory of a process, MB"])
     for name, (seconds, size) in found.items():
-        table.add_row(name, f"{1e3 * seconds:.0f}", f"{2 * size / 1e6:.0f}" if size else "")
-    console = Console()
-    console.print(machine())
+        shown.add_row(name, f"{1e3 * seconds:.0f}", f"{2 * size / 1e6:.0f}" if size else "")
     console.print(f"{options.processes} processes, {options.megabytes} MB that all of them hold")
-    console.print(table)
+    console.print(shown)
 
 
 def _rank(rank: int, folder: str, memory: str, options: argparse.Namespace) -> None:

@@ -8,21 +8,19 @@ table says where the seconds of `vizoo infer stereo` go, for one small pair.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 from PIL import Image
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, in_turns, start, table
 from vizoo.datasets.stereo.scenes import generate_scenes
 from vizoo.vision.io.images import to_bytes
 
@@ -61,20 +59,10 @@ def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
     return wall, used, done.stdout
 
 
-def show(console: Console, title: str, columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table of figures."""
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column, justify="left" if column == columns[0] else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--repeat", type=int, default=5)
-    options = parser.parse_args()
+    options, console = start(parser)
     infer = ["-m", "vizoo", "infer", "stereo", "left.png", "right.png", "--out", "out"]
     commands = {
         "python -c pass": ["-c", "pass"],
@@ -86,16 +74,14 @@ def main() -> None:
         "vizoo infer stereo": infer,
         "its stages": ["-c", STAGES],
     }
-    runs: dict[str, list[tuple[float, float, str]]] = {name: [] for name in commands}
+    commands = {name: [sys.executable, *words] for name, words in commands.items()}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         scene = generate_scenes(1, *SIZE, seed=7, max_disparity=40)
         for view in ("left", "right"):
             Image.fromarray(to_bytes(scene[view][0])).save(folder / f"{view}.png")
-        for _ in range(options.repeat + 1):
-            for name, arguments in commands.items():
-                runs[name].append(timed([sys.executable, *arguments], folder))
-    runs = {name: found[1:] for name, found in runs.items()}  # the first fills the disk cache
+        # The first turn fills the disk cache.
+        runs = in_turns(commands, options.repeat, partial(timed, folder=folder))
     stages = [json.loads(printed) for *_, printed in runs.pop("its stages")]
     rows = [
         [name, *(f"{median(run[i] for run in found):.2f}" for i in range(2))]
@@ -105,11 +91,10 @@ def main() -> None:
         pairs = list(zip(runs["import torch"], runs[name], strict=True))
         beyond = [f"{median(b[i] - a[i] for a, b in pairs):.2f}" for i in range(2)]
         rows.append([f"{name}, beyond torch", *beyond])
-    console = Console(width=120)
-    console.print(machine())
-    show(console, f"Start-up, median of {options.repeat}", ["process", "s", "processor s"], rows)
+    title = f"Start-up, median of {options.repeat}"
+    console.print(table(["process", "s", "processor s"], rows, title))
     rows = [[name, f"{median(run[name] for run in stages):.2f}"] for name in stages[0]]
-    show(console, "Stages of a pair of {}x{}".format(*SIZE), ["stage", "processor s"], rows)
+    console.print(table(["stage", "processor s"], rows, "Stages of a pair of {}x{}".format(*SIZE)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ scenes, the share of pixels within 1 px of the truth. `--fit` prints the coeffic
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -22,11 +21,11 @@ from statistics import fmean
 import cv2
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from benchmarks._machine import arguments, start, table
 from benchmarks.stereo_transfer import SOURCE, Pair, pairs
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.datasets.worlds.stereo import WorldStereo
@@ -112,23 +111,21 @@ def fit(names: list[str], guided: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, metavar="DIR", help=SOURCE)
     parser.add_argument("--guided", action="store_true", help="networks guided, not alone")
     parser.add_argument("--fit", action="store_true", help="print coefficients instead")
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser, width=200)
     if options.fit:
         return fit(options.models or list_models("stereo/*", pretrained=True), options.guided)
     groups = {"generated": generated(8, 77)}
     if options.data is not None:
         groups |= {k: v for k, v in pairs(options.data).items() if k != "larger"}
-    console = Console(width=200)
     for name in options.models or list_models("stereo/*", pretrained=True):
         predictor = StereoPredictor(name, "cpu", guided=options.guided)
-        table = Table("order", *groups, "mean", title=f"{name}: 0 as the truth, 1 at random")
+        columns = ["order", *groups, "mean"]
+        shown = table(columns, title=f"{name}: 0 as the truth, 1 at random")
         ranked: dict[str, dict[str, list[float]]] = {}
         said, true = [], []
         for group, members in groups.items():
@@ -146,8 +143,8 @@ def main() -> None:
                     true.append(error < 1)
         for way, cells in ranked.items():
             means = [fmean(values) for values in cells.values()]
-            table.add_row(way, *(f"{value:.2f}" for value in (*means, fmean(means))))
-        console.print(table)
+            shown.add_row(way, *(f"{value:.2f}" for value in (*means, fmean(means))))
+        console.print(shown)
         console.print(_reliability(torch.cat(said), torch.cat(true)))
 
 
@@ -157,12 +154,12 @@ def _reliability(said: Tensor, true: Tensor) -> Table:
     counts = np.bincount(tenth, minlength=10)
     sums = [np.bincount(tenth, part.numpy(), 10) for part in (said, true.float())]
     columns = [f"{place / 10:.1f} to {(place + 1) / 10:.1f}" for place in range(10)]
-    table = Table("confidence", *columns, title="generated scenes")
-    table.add_row("pixels, %", *(f"{100 * share:.0f}" for share in counts / counts.sum()))
+    shown = table(["confidence", *columns], title="generated scenes")
+    shown.add_row("pixels, %", *(f"{100 * share:.0f}" for share in counts / counts.sum()))
     for label, values in zip(("said", "right within 1 px"), sums, strict=True):
         shares = values / np.maximum(counts, 1)
-        table.add_row(f"{label}, %", *(f"{100 * share:.0f}" for share in shares))
-    return table
+        shown.add_row(f"{label}, %", *(f"{100 * share:.0f}" for share in shares))
+    return shown
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@ last band before the first one in which over a third of the pixels are wrong.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks._machine import arguments, start, table
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.vision.hub.registry import list_models
@@ -25,14 +22,12 @@ _BAND, _MOST_WRONG = 8, 1 / 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--scenes", type=int, default=90)
     parser.add_argument("--seed", type=int, default=19, help="none that trained the networks")
     parser.add_argument("--limit", type=int, default=96, help="px, of the scenes (default 96)")
-    parser.add_argument("--threads", type=int, default=2)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser)
     names = options.models or list_models("stereo/*", pretrained=True)
     predictors = [StereoPredictor(name, "cpu", guided=False) for name in names]
     scenes = GeneratedStereo(
@@ -52,15 +47,14 @@ def main() -> None:
             pixels[row] += np.bincount(band, minlength=bands)
             wrong[row] += np.bincount(band, bad, bands)
     shares = wrong / np.maximum(pixels, 1)
-    table = Table(title="share of pixels wrong by more than 3 px and 5 %, in %")
-    for title in ("true disparity", "pixels", *(Path(name).name for name in names)):
-        table.add_column(title, justify="right")
+    columns = ["true disparity", "pixels", *(Path(name).name for name in names)]
+    shown = table(columns, title="share of pixels wrong by more than 3 px and 5 %, in %", left=0)
     for k in range(bands):
         values = (f"{100 * share:.1f}" for share in shares[:, k])
-        table.add_row(f"{k * _BAND} to {(k + 1) * _BAND}", f"{pixels[0, k]:,.0f}", *values)
+        shown.add_row(f"{k * _BAND} to {(k + 1) * _BAND}", f"{pixels[0, k]:,.0f}", *values)
     reaches = (_BAND * int(np.argmax([*(row > _MOST_WRONG), True])) for row in shares)
-    table.add_row("reach", "", *map(str, reaches), style="bold")
-    Console(width=120).print(table)
+    shown.add_row("reach", "", *map(str, reaches), style="bold")
+    console.print(shown)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ process, which other work disturbs less.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -21,10 +20,8 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
-from rich.console import Console
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start
 from vizoo.datasets.worlds.sequence import WorldSequence
 from vizoo.stereo import DEFAULT_MODEL
 from vizoo.stereo.infer import StereoPredictor
@@ -95,18 +92,15 @@ def timed(frames: Iterable, spent: np.ndarray) -> Iterator:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--frames", type=int, default=100, help="of each sequence")
     parser.add_argument("--size", type=int, nargs=2, default=(192, 320), metavar=("H", "W"))
     parser.add_argument("--model", default=DEFAULT_MODEL)
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser, width=110)
     height, width = options.size
     predictor = StereoPredictor(options.model, guided=False)
-    console = Console(width=110)
     load = os.getloadavg()[0]
-    console.print(f"{machine()}; {options.model}; {width}x{height}; load {load:.1f}")
+    console.print(f"{options.model}; {width}x{height}; load {load:.1f}")
     columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
     console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
     console.print("".join(f"{column:>10}" for column in columns))

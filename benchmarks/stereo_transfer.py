@@ -15,10 +15,7 @@ largest true disparity, the scale of the first matching, error, time and memory.
 
 from __future__ import annotations
 
-import argparse
 import json
-import multiprocessing
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -29,11 +26,10 @@ from statistics import mean, median
 import cv2
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from benchmarks._machine import machine, seconds
+from benchmarks._machine import apart, arguments, peak_megabytes, seconds, start, table
 from vizoo.stereo.classical import block_matching, semi_global_matching
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
@@ -103,19 +99,25 @@ def cell(group: str, found: dict[str, float]) -> str:
     return " / ".join([f"{found['epe']:.2f}", *(f"{100 * found[name]:.1f}" for name in bad)])
 
 
-def each(model: str, dtype: str, threads: int, known: dict[str, list[Pair]]) -> Table:
+def each(model: str, dtype: str, known: dict[str, list[Pair]]) -> Table:
     """Every pair on its own, each in a process of its own."""
-    columns = "pair", "size", "largest, px", "scale", "EPE", "bad-2, %", "seconds", "GB of process"
-    table = Table(*columns, title=f"{model}, {dtype}")
-    fresh = multiprocessing.get_context("spawn")
+    columns = [
+        "pair",
+        "size",
+        "largest, px",
+        "scale",
+        "EPE",
+        "bad-2, %",
+        "seconds",
+        "GB of process",
+    ]
+    shown = table(columns, title=f"{model}, {dtype}")
     for group, members in known.items():
         for number, (left, right, truth) in enumerate(members):
-            with fresh.Pool(1) as pool:
-                work = model, dtype, threads, left.numpy(), right.numpy()
-                disparity, scale, taken, peak = pool.apply(_alone, work)
+            disparity, scale, taken, peak = apart(_alone, model, dtype, left.numpy(), right.numpy())
             error = (torch.from_numpy(disparity) - truth).abs()[truth > 0]
             height, width = truth.shape
-            table.add_row(
+            shown.add_row(
                 f"{group} {number + 1}",
                 f"{height}x{width}",
                 f"{float(truth.max()):.0f}",
@@ -123,51 +125,46 @@ def each(model: str, dtype: str, threads: int, known: dict[str, list[Pair]]) -> 
                 f"{float(error.mean()):.2f}",
                 f"{100 * float((error > 2).float().mean()):.1f}",
                 f"{taken:.1f}",
-                f"{peak / 1e9:.2f}",
+                f"{peak * 2**20 / 1e9:.2f}",
             )
-    return table
+    return shown
 
 
 def _alone(
-    model: str, dtype: str, threads: int, left: np.ndarray, right: np.ndarray
-) -> tuple[np.ndarray, float, float, int]:
-    """Disparity, scale of the first matching, seconds, and the most bytes that the process held."""
-    torch.set_num_threads(threads)
+    model: str, dtype: str, left: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, float, float, float]:
+    """Disparity, scale of the first matching, seconds, and the most that the process held, MiB."""
     warnings.simplefilter("ignore")
     predictor = StereoPredictor(model, "cpu", dtype, guided=False)
-    start = time.perf_counter()
+    begin = time.perf_counter()
     result = predictor(torch.from_numpy(left), torch.from_numpy(right), check=False)
-    taken = time.perf_counter() - start
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return result.disparity, result.scale, taken, peak
+    taken = time.perf_counter() - begin
+    return result.disparity, result.scale, taken, peak_megabytes()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--scale", default=1.0, type=lambda s: s if s == "auto" else float(s))
     parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--each", action="store_true", help="pair by pair")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser, width=200)
     known = pairs(options.data)
     if options.each:
         for model in options.models or list_models("stereo/*", pretrained=True):
-            Console(width=120).print(each(model, options.dtype, options.threads, known))
+            console.print(each(model, options.dtype, known))
         return
-    table = Table(title=f"photographs; {options.dtype}")
-    table.add_column("method")
+    columns = ["method"]
     for name, group in known.items():
         title = "EPE / D1 %" if name == "KITTI" else "EPE / bad-1 / bad-2 %"
-        table.add_column(f"{name} ({len(group)})\n{title}", justify="right")
-    table.add_column("540x960\npairs/s", justify="right")
+        columns.append(f"{name} ({len(group)})\n{title}")
+    shown = table([*columns, "540x960\npairs/s"], title=f"photographs; {options.dtype}")
 
     def row(name: str, method: Callable, rate: str) -> None:
         values = [cell(group, scores(method, members)) for group, members in known.items()]
-        table.add_row(name, *values, rate)
+        shown.add_row(name, *values, rate)
 
     def rate(method: Callable) -> str:
         method(*views)
@@ -191,9 +188,7 @@ def main() -> None:
             infer = partial(predictor, scale=options.scale, check=False)
             name = Path(model).name + ", guided" * guided
             row(name, lambda *v: infer(*v).disparity, rate(infer))  # noqa: B023
-    console = Console(width=200)
-    console.print(machine())
-    console.print(table)
+    console.print(shown)
 
 
 if __name__ == "__main__":

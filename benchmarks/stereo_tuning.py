@@ -9,14 +9,11 @@ together. Pairs are matched as `vizoo infer stereo` does.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from benchmarks.stereo_transfer import SOURCE, Pair, named_pairs, scores
 from vizoo.common.files import write_json
 from vizoo.common.progress import progress
@@ -54,37 +51,34 @@ def cells(network: torch.nn.Module, *parts: dict[str, list[Pair]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("models", nargs="*", metavar="MODEL", default=["easnet_small"])
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, metavar="FILE", help="report.json of the last one")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    options, console = start(parser, width=200)
     tuned_on, others = halves(options.data)
     views = [pair[:2] for group in tuned_on.values() for pair in group]
-    table = Table(title="EPE / bad-1 / bad-2 in %")
-    table.add_column("weights")
-    for part, word in ((tuned_on, "tuned on"), (others, "other")):
-        for name, group in part.items():
-            table.add_column(f"{name}, {word} ({len(group)})", justify="right")
+    columns = [
+        f"{name}, {word} ({len(group)})"
+        for part, word in ((tuned_on, "tuned on"), (others, "other"))
+        for name, group in part.items()
+    ]
+    shown = table(["weights", *columns], title="EPE / bad-1 / bad-2 in %")
     settings = {name: getattr(options, name) for name in ("minutes", "steps", "lr", "seed")}
     for model in options.models:
-        table.add_row(model, *cells(load_network(model, "stereo"), tuned_on, others))
+        shown.add_row(model, *cells(load_network(model, "stereo"), tuned_on, others))
         with progress() as tell:
             found = tune(model, views, device="cpu", report=tell, **settings)
         if found.improved:
-            table.add_row("tuned", *cells(found.network, tuned_on, others))
-        table.add_row(f"{found.verdict} ({found.steps} steps, {found.seconds:.0f} s)")
+            shown.add_row("tuned", *cells(found.network, tuned_on, others))
+        shown.add_row(f"{found.verdict} ({found.steps} steps, {found.seconds:.0f} s)")
         if options.out is not None:
             write_json(options.out, found.to_json())
-    console = Console(width=200)
-    console.print(machine())
-    console.print(table)
+    console.print(shown)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,13 @@ with populations of a fifth of it; the others would go on, but REINFORCE, which 
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from datetime import date
 from statistics import fmean, stdev
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks._machine import commit, machine
-from vizoo.common.files import write_json
+from benchmarks._machine import arguments, record, start, table
 from vizoo.nas.differentiable import search_by_score
 from vizoo.nas.search import evolve, propose
 from vizoo.nas.search.population import Evaluated
@@ -113,13 +107,13 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--mbnet", metavar="FILE")
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--gp-seeds", type=int, nargs=2, default=[5, 3], help="it is slow")
     parser.add_argument("--json", metavar="FILE", help="gets the table as a record")
-    options = parser.parse_args()
+    options, console = start(parser, width=170)
     if not (options.nasbench201 or options.mbnet):
         print("give the file of a table: --nasbench201 or --mbnet")
         return
@@ -128,30 +122,23 @@ def main() -> None:
     if options.mbnet:
         rows += compare("MBNet, CIFAR-10", mbnet(options.mbnet), COLUMNS[0], seeds)
     if options.nasbench201:
-        table = nasbench201(options.nasbench201)
+        tabular = nasbench201(options.nasbench201)
         for column, data in zip(COLUMNS, ("CIFAR-10", "CIFAR-100", "ImageNet16-120"), strict=True):
-            rows += compare(f"NASBench-201, {data}", table, column, seeds)
+            rows += compare(f"NASBench-201, {data}", tabular, column, seeds)
     columns = ["data", "evaluations", *seeds, "best of all"]
-    shown = Table(*columns, title="Best accuracy found, % ± deviation (regret)")
-    for row in rows:
-        shown.add_row(*row)
-    Console(width=170).print(shown)
+    console.print(table(columns, rows, "Best accuracy found, % ± deviation (regret)"))
     if options.json:
-        record = {
-            "title": "Searches on tables of trained networks",
-            "about": "The best test accuracy among the first different networks that a search "
+        record(
+            options.json,
+            "Searches on tables of trained networks",
+            "The best test accuracy among the first different networks that a search "
             f"looked at, in %: mean ± deviation of {options.seeds} seeds (gp: "
             f"{options.gp_seeds[0]}, of 200 evaluations {options.gp_seeds[1]}), and in brackets "
             "how far the mean is from the best of the table.",
-            "command": "python -m benchmarks.tabular_search --nasbench201 FILE --mbnet FILE",
-            "machine": machine(),
-            "commit": commit(),
-            "date": str(date.today()),
-            "columns": columns,
-            "rows": rows,
-            "quoted": [],
-        }
-        write_json(options.json, record)
+            "tabular_search --nasbench201 FILE --mbnet FILE",
+            columns,
+            rows,
+        )
 
 
 if __name__ == "__main__":

@@ -10,15 +10,12 @@ alone takes.
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks._machine import machine
+from benchmarks._machine import arguments, start, table
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.worlds.cameras import Pinhole, frame
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
@@ -46,18 +43,16 @@ def floor(folders: dict[str, str]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__, threads=1)
     parser.add_argument("--stock", type=Path)
     parser.add_argument("--count", type=int, default=8)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
+    options, console = start(parser, width=100)
     folders = {}
     if options.stock is not None:
         folders = {name: str(options.stock / name) for name in ("textures", "meshes", "panoramas")}
     length = options.count + 1
-    table = Table(title=f"worlds; {floor(folders) / 1e6:.1f} million primary rays a second")
-    for column in ("picture", "layout", "a second of the core"):
-        table.add_column(column, justify="left" if not column.startswith("a second") else "right")
+    title = f"worlds; {floor(folders) / 1e6:.1f} million primary rays a second"
+    shown = table(["picture", "layout", "a second of the core"], title=title, left=2)
     for layout in LAYOUTS:
         common = {"seed": 8, "layouts": (layout,), **folders}
         sets = {
@@ -67,14 +62,12 @@ def main() -> None:
         }
         for name, (worlds, each) in sets.items():
             worlds[0]
-            start = time.process_time()
+            begin = time.process_time()
             for index in range(1, length):
                 worlds[index]
-            rate = each * options.count / (time.process_time() - start)
-            table.add_row(name, layout, f"{rate:.2f}")
-    console = Console(width=100)
-    console.print(machine())
-    console.print(table)
+            rate = each * options.count / (time.process_time() - begin)
+            shown.add_row(name, layout, f"{rate:.2f}")
+    console.print(shown)
 
 
 if __name__ == "__main__":
