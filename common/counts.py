@@ -19,6 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
+from .layers import evaluating
+
 __all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta"]
 
 
@@ -78,15 +80,9 @@ def follow(net: nn.Module, *inputs: Tensor) -> tuple[list[Operator], int]:
         The operators in order, without those that only look at a tensor's memory in another way;
         and the bytes of `Counts.memory`.
     """
-    training = {module: module.training for module in net.modules()}
-    net.eval()
     watch = _Watch((*net.parameters(), *net.buffers()), inputs)
-    try:
-        with torch.no_grad(), watch:
-            net(*inputs)
-    finally:
-        for module, flag in training.items():
-            module.training = flag
+    with evaluating(net), torch.no_grad(), watch:
+        net(*inputs)
     return watch.operators, watch.peak
 
 

@@ -1,9 +1,12 @@
-"""Layers that the engine and the networks share."""
+"""Layers that the engine and the networks share, and the mode in which they run."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["SqueezeExcitation"]
+__all__ = ["SqueezeExcitation", "evaluating"]
 
 
 class SqueezeExcitation(nn.Module):
@@ -24,3 +27,15 @@ class SqueezeExcitation(nn.Module):
         """(B, C, H, W), as many channels as `fc1` reads, to the same."""
         gate = self.fc2(F.relu(self.fc1(F.adaptive_avg_pool2d(x, 1))))
         return F.hardsigmoid(gate) * x
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode within the block; afterwards the modes are as before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True

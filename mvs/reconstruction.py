@@ -27,13 +27,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.files import read_json, write_json
 from ..common.summaries import item_summary, run_summary
 from ..datasets.mvs.cameras import resize_intrinsics
-from ..datasets.mvs.scene import Scene
+from ..datasets.mvs.scene import Scene, resize
 from ..vision.io.images import to_bytes, write_image
 from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import open3d
@@ -405,10 +404,7 @@ class _Sampler:
 
 
 def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
-    image = scene.image(index)
-    if tuple(image.shape[1:]) != tuple(size):
-        image = F.interpolate(image[None], size, mode="bilinear", antialias=True)[0]
-    return to_bytes(image)
+    return to_bytes(resize(scene.image(index), size))
 
 
 _SAID = {

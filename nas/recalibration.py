@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..common.layers import evaluating
 from .elastic.base import ElasticModule, Part, put
 
 __all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch", "samples"]
@@ -158,18 +159,6 @@ def _set_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
 
 def _active_parts(layer: _BatchNorm) -> tuple[Part, ...]:
     return layer.active.where if isinstance(layer, ElasticModule) else ((0, layer.num_features),)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode within the block; afterwards the modes are as before."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:

@@ -221,7 +221,7 @@ class Scene(Kept):
             image, matrix = self.image(number), self.views[number].intrinsics
             if size is not None:
                 height, width = image.shape[1:]
-                image = _resize(image, size)
+                image = resize(image, size)
                 matrix = resize_intrinsics(matrix, size[1] / width, size[0] / height)
             if images and image.shape != images[0].shape:
                 raise ValueError(
@@ -396,7 +396,8 @@ def known_depth(depth: np.ndarray, kept: np.ndarray | bool) -> tuple[Tensor, Ten
     return torch.from_numpy(depth)[None], torch.from_numpy(valid)[None]
 
 
-def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+def resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """(3, H, W) of another height and width."""
     if tuple(image.shape[1:]) == tuple(size):
         return image
     resized = F.interpolate(image[None], size, mode="bilinear", antialias=True)

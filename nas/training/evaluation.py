@@ -189,10 +189,7 @@ def first_batches(
     Raises:
         ValueError: there is no training data.
     """
-    with isolate_rng():
-        torch.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
+    with seeded():
         loader = _loader(trainer)
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
@@ -205,6 +202,16 @@ def first_batches(
         with _seeded(loader, getattr(loader, "batch_sampler", None), sampler):
             batches = islice(loader, rank, count, processes)
             yield map(trainer.strategy.batch_to_device, batches)
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Seed what draws by itself; afterwards it draws on as if nothing had been."""
+    with isolate_rng():
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        yield
 
 
 @contextmanager
@@ -230,8 +237,8 @@ def _loader(trainer: Trainer) -> Any:
     if data is not None:
         if trainer.state.fn != "fit":
             data.setup("fit")
-        return _first(data.train_dataloader())
-    loader = _first(trainer.train_dataloader)
+        return one_loader(data.train_dataloader())
+    loader = one_loader(trainer.train_dataloader)
     if loader is None:
         raise ValueError(
             "no training data to recalibrate batch normalisation on: give the trainer a data "
@@ -244,5 +251,6 @@ def _loader(trainer: Trainer) -> Any:
     return loader
 
 
-def _first(loaders: Any) -> Any:
+def one_loader(loaders: Any) -> Any:
+    """The loader itself, or of several the first."""
     return next(iter(loaders.values())) if isinstance(loaders, Mapping) else loaders

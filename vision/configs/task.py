@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,19 +16,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch
-import numpy as np
 import torch
 import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import nn
 
 from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
-from ...nas.training.evaluation import training_loss
+from ...nas.training.evaluation import one_loader, seeded, training_loss
 from .builtin import resolve_config
 from .messages import condense
 
@@ -195,16 +192,11 @@ class FitConfig:
         """
         self.module.net = net
         self.module.to(device)
-        with isolate_rng():
-            torch.manual_seed(0)
-            random.seed(0)
-            np.random.seed(0)
+        with seeded():
             self.data.prepare_data()
             self.data.setup("fit")
             place = torch.device(device)
-            loader = self.data.train_dataloader()
-            if isinstance(loader, Mapping):  # halves of a differentiable search
-                loader = next(iter(loader.values()))
+            loader = one_loader(self.data.train_dataloader())  # of a differentiable search's halves
             yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
 
     def forward(self, net: nn.Module, batch: Any) -> object:
