@@ -56,7 +56,7 @@ _FIRST = 16
 _HEAD = 1280
 
 
-class ConvNorm(nn.Module):
+class _ConvNorm(nn.Module):
     """Convolution without bias, batch norm, and ReLU6 where it is activated."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Calibration(nn.Conv3d):
         nn.init.zeros_(self.bias)
 
 
-class Cell(nn.Module):
+class _Cell(nn.Module):
     """A calibration, then an operation that keeps the shape."""
 
     def __init__(self, calibrate: Calibration, operation: nn.Module) -> None:
@@ -149,7 +149,7 @@ class CovidNet3D(nn.Module):
             raise ValueError(f"a classifier needs two classes or more, not {classes}")
         if operations is not None and len(operations) != plan.total:
             raise ValueError(f"{plan.total} operations are needed, not {len(operations)}")
-        self.stem = ConvNorm(1, _STEM, 3, 2)
+        self.stem = _ConvNorm(1, _STEM, 3, 2)
         self.first = _inverted_residual(_STEM, _FIRST, 3, 1, residual=False)
         choices, stages, channels, number = _choices(plan, identity), [], _FIRST, 0
         for width, count, stride in zip(plan.widths, plan.cells, plan.strides, strict=True):
@@ -159,11 +159,11 @@ class CovidNet3D(nn.Module):
                 residual = step == 1 and channels == width
                 choice = choices[number] if operations is None else operations[number]
                 operation = searched_operation(choice, _operation, width, residual)
-                cells.append(Cell(Calibration(channels, width, step), operation))
+                cells.append(_Cell(Calibration(channels, width, step), operation))
                 channels, number = width, number + 1
             stages.append(nn.Sequential(*cells))
         self.stages = nn.Sequential(*stages)
-        self.head = ConvNorm(channels, _HEAD, 1)
+        self.head = _ConvNorm(channels, _HEAD, 1)
         self.dropout = nn.Dropout(0.5)
         self.classifier = nn.Linear(_HEAD, classes)
 
@@ -186,7 +186,7 @@ class CovidNet3D(nn.Module):
         return self.classifier
 
     def example_inputs(self, height: int, width: int, **like: Any) -> tuple[Tensor, ...]:
-        """A volume with an eighth of `height` as its depth; see `complexity.example_inputs`."""
+        """A volume with an eighth of `height` as its depth; see `vision.inputs.example_inputs`."""
         return example_volumes(height, width, **like)
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
@@ -199,7 +199,7 @@ class CovidNet3D(nn.Module):
 
 
 class _FusedConvNorm(nn.Module):
-    """A `ConvNorm` for inference: batch norm folded, activation and residual in it."""
+    """A `_ConvNorm` for inference: batch norm folded, activation and residual in it."""
 
     def __init__(
         self, conv: nn.Conv3d, norm: nn.BatchNorm3d, limit: float | None, dtype: torch.dtype
@@ -221,7 +221,7 @@ class _FusedConvNorm(nn.Module):
 
 
 class _FusedCell(nn.Module):
-    """A `Cell` of one operation, likewise."""
+    """A `_Cell` of one operation, likewise."""
 
     def __init__(self, conv: nn.Conv3d, operation: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -279,9 +279,9 @@ def _inverted_residual(
 ) -> InvertedResidual:
     """Of stride 1; a ratio of 1 leaves the expansion out."""
     middle = in_channels * ratio
-    expand = ConvNorm(in_channels, middle, 1) if ratio > 1 else nn.Identity()
-    depthwise = ConvNorm(middle, middle, kernel, groups=middle)
-    project = ConvNorm(middle, out_channels, 1, activated=False)
+    expand = _ConvNorm(in_channels, middle, 1) if ratio > 1 else nn.Identity()
+    depthwise = _ConvNorm(middle, middle, kernel, groups=middle)
+    project = _ConvNorm(middle, out_channels, 1, activated=False)
     return InvertedResidual(expand, depthwise, project, residual)
 
 

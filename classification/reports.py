@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..common.files import write_csv, write_text
+from ..common.files import write_csv, write_json
 from ..vision.viz.colour import draw_figure
 from . import NOTICE
 from .metrics import class_report
@@ -33,18 +33,18 @@ def write_report(
     Confusion is (C, C) counts: rows are true classes, columns predicted ones.
 
     Returns:
-        The report: classes, input (the preset), metrics, confusion, and by class its number of
-        samples, precision, sensitivity and F1.
+        The report: classes, input (the preset), metrics (null where not finite), confusion, and by
+        class its number of samples, precision, sensitivity and F1.
     """
     path = Path(folder) / "test_report.json"
     content = {
         "classes": list(classes),
         "input": dict(preset or {}),
-        "metrics": dict(metrics),
+        "metrics": {k: v if math.isfinite(v) else None for k, v in metrics.items()},
         "confusion": confusion.tolist(),
         "by_class": class_report(confusion, classes),
     }
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_json(path, content)
     rows = ([name, *row] for name, row in zip(classes, confusion.tolist(), strict=True))
     write_csv(path.with_name("test_confusion.csv"), ["true \\ predicted", *classes], rows)
     return path

@@ -42,6 +42,7 @@ from ._dispmvs_geometry import (
     normalize_inverse_depth,
     random_start,
 )
+from ._dispmvs_inference import FusedExtractor, FusedUpdateBlock
 from ._dispmvs_layers import UPSAMPLING, Extractor, UpdateBlock, Width, number
 from ._weights import DISPMVS_TINY
 
@@ -131,8 +132,6 @@ class DispMVS(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        from ._dispmvs_inference import FusedExtractor, FusedUpdateBlock
-
         net = copy.copy(self)
         net._modules = {
             **net._modules,

@@ -70,7 +70,7 @@ class _ElasticFaceNorm(FaceNorm, ElasticBatchNorm2d):
     plain = FaceNorm
 
 
-def face_norm(channels: Width) -> nn.BatchNorm2d:
+def _face_norm(channels: Width) -> nn.BatchNorm2d:
     """A `FaceNorm`."""
     return _ElasticFaceNorm(channels) if isinstance(channels, Value) else FaceNorm(channels)
 
@@ -145,7 +145,7 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
 
 
-def mesh_conv(
+def _mesh_conv(
     in_channels: Width,
     out_channels: Width,
     *,
@@ -159,7 +159,7 @@ def mesh_conv(
     return layer(in_channels, out_channels, kernel=kernel, dilation=dilation, **settings)
 
 
-def conv_use(conv: MeshConv, level: Width) -> Use:
+def _conv_use(conv: MeshConv, level: Width) -> Use:
     """What a convolution looks at where it is given the faces of a level."""
     numbers = getattr(conv, "numbers", {})
     kernel, dilation = (numbers.get(name, getattr(conv, name)) for name in ("kernel", "dilation"))
@@ -245,8 +245,8 @@ class ConvNorm(nn.Module):
         relu: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = mesh_conv(in_channels, out_channels, stride=stride, bias=bias, **pattern)
-        self.norm: nn.Module = face_norm(out_channels)
+        self.conv = _mesh_conv(in_channels, out_channels, stride=stride, bias=bias, **pattern)
+        self.norm: nn.Module = _face_norm(out_channels)
         self.relu = relu
 
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
@@ -266,7 +266,7 @@ class LinearNorm(nn.Module):
     def __init__(self, in_channels: Width, out_channels: Width, *, relu: bool = True) -> None:
         super().__init__()
         self.linear = elastic.Linear(in_channels, out_channels, bias=False)
-        self.norm: nn.Module = face_norm(out_channels)
+        self.norm: nn.Module = _face_norm(out_channels)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -309,7 +309,7 @@ class ResidualBlock(nn.Module):
     def uses(self, level: Width) -> list[Use]:
         """What it looks at from the faces of `level`."""
         after = level - 1 if self.stride == 2 else level
-        return [conv_use(self.first.conv, level), conv_use(self.second.conv, after)]
+        return [_conv_use(self.first.conv, level), _conv_use(self.second.conv, after)]
 
 
 class Stem(nn.Module):
@@ -338,7 +338,7 @@ class Stem(nn.Module):
 
     def uses(self, level: Width) -> list[Use]:
         """What it looks at on the way to the faces of `level`."""
-        return [conv_use(self.last.conv, level)]
+        return [_conv_use(self.last.conv, level)]
 
 
 class DecoderStep(nn.Module):
@@ -363,7 +363,7 @@ class DecoderStep(nn.Module):
     def uses(self, level: Width) -> list[Use]:
         """What it looks at from the faces of `level`."""
         convs = (step.conv for step in cast("Iterable[ConvNorm]", self.convs))
-        return [Use(level), *(conv_use(conv, level + 1) for conv in convs)]
+        return [Use(level), *(_conv_use(conv, level + 1) for conv in convs)]
 
 
 class Head(nn.Module):

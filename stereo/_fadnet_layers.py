@@ -36,12 +36,6 @@ from ..vision.fused import (
 Width = int | Value
 
 
-def _conv(in_channels: Width, out_channels: Width, kernel: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(
-        elastic.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2), nn.LeakyReLU(0.1)
-    )
-
-
 class ResBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, with batch norms."""
 
@@ -95,7 +89,8 @@ class FeatureEncoder(nn.Module):
 
     def __init__(self, in_channels: int, widths: Sequence[Width]) -> None:
         super().__init__()
-        self.conv1 = _conv(in_channels, widths[0], 7, 2)
+        first = elastic.Conv2d(in_channels, widths[0], 7, 2, 3)
+        self.conv1 = nn.Sequential(first, nn.LeakyReLU(0.1))
         self.conv2 = ResBlock(widths[0], widths[1], 2)
         self.conv3 = ResBlock(widths[1], widths[2], 2)
 

@@ -25,7 +25,7 @@ from ..vision.viz.colour import draw_figure
 __all__ = ["Board", "BoardCalibration", "View", "calibrate_rig", "write_calibrated"]
 
 _BOARDS = ("chessboard", "charuco")
-LENSES = ("pinhole", "rational", "fisheye")
+_LENSES = ("pinhole", "rational", "fisheye")
 _FEWEST_VIEWS, _FEWEST_CORNERS = 3, 8
 _FAR_OFF, _BAD = 3.0, 1.0  # times the median error, pixels
 _COVERED = 0.4  # of a picture, by the hull of all corners
@@ -184,8 +184,8 @@ def calibrate_rig(
         ValueError: an unknown lens, pictures of different sizes, fewer than three in which both
             cameras see the board, positions that say too little, or cameras that are swapped.
     """
-    if lens not in LENSES:
-        raise ValueError(f"unknown lens {lens!r}: {', '.join(LENSES)}")
+    if lens not in _LENSES:
+        raise ValueError(f"unknown lens {lens!r}: {', '.join(_LENSES)}")
     pairs = list(pairs)
     size, views, skipped = _views(pairs, board, report)
     if size is None or len(views) < _FEWEST_VIEWS:

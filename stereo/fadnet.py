@@ -35,6 +35,9 @@ from ..vision.ops import correlation, warp_by_disparity
 from ._fadnet_layers import (
     CorrelationStage,
     FeatureEncoder,
+    FusedCorrelationStage,
+    FusedEncoder,
+    FusedRefinementStage,
     RefinementStage,
     ResBlock,
     Width,
@@ -131,8 +134,6 @@ class _TwoStage(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """The network with its parts replaced by faster ones, see `inference.optimize`."""
-        from ._fadnet_layers import FusedCorrelationStage, FusedEncoder, FusedRefinementStage
-
         net = copy.copy(self)
         net._modules = {
             "extract_network": FusedEncoder(self.extract_network, dtype),

@@ -37,8 +37,8 @@ FORMATS = ("video", "png", "rrd")
 _PNG_MOST = 65535 / 256  # pixels that a 16-bit PNG can hold
 _LONGEST = 10.0  # seconds that a picture of a video stands at most
 
-Write = Callable[[StereoFrame, np.ndarray], None]
-Draw = Callable[[Path, StereoFrame, np.ndarray], None]
+_Write = Callable[[StereoFrame, np.ndarray], None]
+_Draw = Callable[[Path, StereoFrame, np.ndarray], None]
 
 
 def check_forms(formats: Iterable[str]) -> list[str]:
@@ -67,7 +67,7 @@ def open_sinks(
     calibration: StereoCalibration | None = None,
     rectifier: Rectifier | None = None,
     live: bool = False,
-) -> dict[Path, AbstractContextManager[Write]]:
+) -> dict[Path, AbstractContextManager[_Write]]:
     """What writes, by the file or folder that it writes.
 
     Args:
@@ -85,24 +85,24 @@ def open_sinks(
     def called(ending: str) -> Path:
         return stem.with_name(f"{stem.name}{ending}")
 
-    sinks: dict[Path, AbstractContextManager[Write]] = {}
+    sinks: dict[Path, AbstractContextManager[_Write]] = {}
     for form in formats:
         if form == "video":
             path = called("_disparity.mp4")
             sinks[path] = video(path, size, rate, colours, live)
         elif form == "rrd":
-            sinks[called(".rrd")] = recording(called(".rrd"), calibration)
+            sinks[called(".rrd")] = _recording(called(".rrd"), calibration)
         else:
             for what, draw in _drawings(calibration, rectifier).items():
-                sinks[called(f"_{what}")] = pictures(called(f"_{what}"), draw)
+                sinks[called(f"_{what}")] = _pictures(called(f"_{what}"), draw)
     return sinks
 
 
 def _drawings(
     calibration: StereoCalibration | None, rectifier: Rectifier | None
-) -> dict[str, Draw]:
+) -> dict[str, _Draw]:
     """What is written of each frame as a PNG, by the endings of the folders' names."""
-    writers: dict[str, Draw] = {
+    writers: dict[str, _Draw] = {
         "disparity": lambda path, _, values: write_disparity(path, np.minimum(values, _PNG_MOST))
     }
     if calibration is not None or rectifier is not None:
@@ -131,7 +131,7 @@ def _millimetres(depth: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def pictures(folder: Path, draw: Draw) -> Iterator[Write]:
+def _pictures(folder: Path, draw: _Draw) -> Iterator[_Write]:
     """A PNG of each frame, as one of `_drawings` does."""
 
     def write(frame: StereoFrame, disparity: np.ndarray) -> None:
@@ -147,7 +147,7 @@ def video(
     rate: float,
     colours: tuple[float, float],
     live: bool = False,
-) -> Iterator[Write]:
+) -> Iterator[_Write]:
     """A video of disparity in colours; frames that say their time stand until the next one's.
 
     Where frames come faster than the rate, all are shown, slower; of a live source those that there
@@ -205,7 +205,7 @@ def video(
 
 
 @contextmanager
-def recording(path: Path, calibration: StereoCalibration | None = None) -> Iterator[Write]:
+def _recording(path: Path, calibration: StereoCalibration | None = None) -> Iterator[_Write]:
     """A recording for rerun's viewer: the left picture and the disparity, by frame and time.
 
     With a calibration also the depth, which the viewer shows in space.

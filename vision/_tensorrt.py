@@ -15,7 +15,7 @@ from ..common.extras import from_extra
 if TYPE_CHECKING:
     import tensorrt
 
-__all__ = ["FACTS", "Ranges", "parse", "read", "write"]
+__all__ = ["FACTS", "parse", "read", "write"]
 
 FACTS = ".engine.json"
 """Suffix of the file of metadata, since an engine holds none."""
@@ -23,13 +23,13 @@ FACTS = ".engine.json"
 _RANGE = 4
 """A side of an image that varies has between this part and this multiple of the example's."""
 
-Ranges = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+_Ranges = dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
 """Name of an input to its smallest, usual and largest shape."""
 
 
 def ranges(
     names: Sequence[str], inputs: Sequence[Tensor], axes: Sequence[dict[int, str]]
-) -> Ranges:
+) -> _Ranges:
     """The shapes that inputs may have, of which some axes vary."""
     found = {}
     for name, x, varying in zip(names, inputs, axes, strict=True):
@@ -54,7 +54,7 @@ def parse(onnx: bytes, builder: tensorrt.Builder) -> tensorrt.INetworkDefinition
     return network
 
 
-def write(onnx: bytes, facts: str, file: Path, shapes: Ranges) -> None:
+def write(onnx: bytes, facts: str, file: Path, shapes: _Ranges) -> None:
     """Build an engine of an ONNX file's content on this GPU, in float32.
 
     Args:

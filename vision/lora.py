@@ -56,7 +56,6 @@ __all__ = [
     "LoRA",
     "adapt",
     "adapt_by",
-    "base_hash",
     "is_adapted",
     "load_adapters",
     "merge",
@@ -253,16 +252,6 @@ def merge(net: nn.Module) -> nn.Module:
 def _check_adapted(net: nn.Module) -> None:
     if not is_adapted(net):
         raise ValueError(f"{type(net).__name__} has no adapters")
-
-
-def base_hash(net: nn.Module) -> str:
-    """SHA-256 of what the adapters stand on: names, types, shapes and values of the frozen tensors.
-
-    Raises:
-        ValueError: the network has no adapters.
-    """
-    _check_adapted(net)
-    return _hash(_split(net, _settings(net))[0])
 
 
 def _hash(tensors: Mapping[str, Tensor]) -> str:

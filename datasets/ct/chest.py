@@ -21,7 +21,7 @@ from ..draws import Draws
 from .preparation import CTPreset, frames_of, take
 from .volume import CTVolume
 
-__all__ = ["CLASSES", "Chest", "GeneratedCT"]
+__all__ = ["Chest", "GeneratedCT"]
 
 #: Counted up when the same seed gives another chest.
 _VERSION = 1
@@ -232,7 +232,7 @@ def _draw_lesion(
 
 
 #: Names of the classes, by their number, as in the published sets.
-CLASSES = {2: ("Normal", "NCP"), 3: ("CP", "NCP", "Normal")}
+_CLASSES = {2: ("Normal", "NCP"), 3: ("CP", "NCP", "Normal")}
 
 #: What the chest of a class has.
 _FINDING_OF = {"Normal": "normal", "NCP": "covid", "CP": "pneumonia"}
@@ -273,14 +273,14 @@ class GeneratedCT(MadeDataset):
         paired: bool = False,
         cache: str | None = None,
     ) -> None:
-        if classes not in CLASSES:
+        if classes not in _CLASSES:
             raise ValueError(f"generated scans of {classes} classes: choose 2 or 3")
         if length < 1 or depth < 2:
             raise ValueError(
                 f"generated scans: length {length} and depth {depth} must be at least 1 and 2"
             )
         self.length, self.depth, self.seed, self.preset = length, depth, seed, preset
-        self.classes, self.paired = CLASSES[classes], paired
+        self.classes, self.paired = _CLASSES[classes], paired
         kind = f"{seed}-{classes}-{depth}" + ("-paired" if paired else "")
         name = f"chests{_VERSION}-{kind}-{preset}".replace(" ", "")
         self.cache = SampleCache(cache, name, [])

@@ -90,7 +90,6 @@ class Mismatch(Exception):
     def __init__(self, classes: Tensor, why: str) -> None:
         super().__init__(why)
         self.classes = classes
-        self.why = why
 
 
 class Checked(Ledger):

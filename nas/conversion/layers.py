@@ -15,7 +15,7 @@ from .labels import Channels, Ledger
 
 __all__ = ["Layer", "known_layer"]
 
-ACROSS = "it mixes entries along other dimensions than its channels"
+_ACROSS = "it mixes entries along other dimensions than its channels"
 
 
 @dataclass
@@ -109,7 +109,7 @@ class _Reader(Layer):
             for labels in self.labels():
                 ledger.fix(labels, f"{self.name} is applied along another dimension than channels")
             if given.dim > dim:  # a convolution over channels
-                ledger.fix(given.labels, f"{self.name}: {ACROSS}")
+                ledger.fix(given.labels, f"{self.name}: {_ACROSS}")
                 return None
             return given
         if given is None:
@@ -148,8 +148,8 @@ class _Keeper(Layer):
             ledger.fix(self.reads, f"the input of {self.name} has a fixed size")
             return given
         if len(given.labels) != len(self.reads):
-            ledger.fix(given.labels, f"{self.name}: {ACROSS}")
-            ledger.fix(self.reads, f"{self.name}: {ACROSS}")
+            ledger.fix(given.labels, f"{self.name}: {_ACROSS}")
+            ledger.fix(self.reads, f"{self.name}: {_ACROSS}")
             return None
         ledger.unite(self.reads, given.labels, f"kept by {self.name}")
         return given

@@ -36,26 +36,26 @@ class Known(Protocol):
         """An operator's name and where it runs."""
 
 
-SAME = {"clone", "contiguous", "detach", "alias", "_to_copy", "lift_fresh", "zeros_like"}
-SAME |= {"ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "dropout"}
-SAME |= {"native_dropout", "fill", "zero", "_fused_dropout"}
-POINTWISE = {"copy", "masked_fill", "where", "lerp", "hardswish", "hardsigmoid", "hardtanh", "mish"}
-POINTWISE |= {"silu", "gelu", "elu", "selu", "celu", "relu6", "leaky_relu", "softplus", "threshold"}
-POINTWISE |= {"log_sigmoid_forward", "prelu", "_prelu_kernel", "rrelu", "clamp"}
-MOVES = {"_unsafe_view", "cat", "stack", "repeat", "roll", "flip", "index", "index_select"}
-MOVES |= {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"}
-MOVES |= {"_reshape_copy", "repeat_interleave", "rot90", "_reshape_alias", "constant_pad_nd"}
-DIVIDES = {"view", "_unsafe_view", "_reshape_copy", "_reshape_alias"}
-REDUCES = {"mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean"}
-REDUCES |= {"prod", "linalg_vector_norm", "norm", "logsumexp", "any", "all", "argmax", "argmin"}
-ALONG = {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod"}
-SPATIAL = re.compile(r"(pool|upsample|pad|grid_sampler).*?([123])d")
-PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
+_SAME = {"clone", "contiguous", "detach", "alias", "_to_copy", "lift_fresh", "zeros_like"}
+_SAME |= {"ones_like", "full_like", "empty_like", "rand_like", "randn_like", "bernoulli", "dropout"}
+_SAME |= {"native_dropout", "fill", "zero", "_fused_dropout"}
+_POINTWISE = {"copy", "masked_fill", "where", "lerp", "hardswish", "hardsigmoid", "hardtanh"}
+_POINTWISE |= {"silu", "gelu", "elu", "selu", "celu", "relu6", "leaky_relu", "softplus", "mish"}
+_POINTWISE |= {"log_sigmoid_forward", "threshold", "prelu", "_prelu_kernel", "rrelu", "clamp"}
+_MOVES = {"_unsafe_view", "cat", "stack", "repeat", "roll", "flip", "index", "index_select"}
+_MOVES |= {"pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle"}
+_MOVES |= {"_reshape_copy", "repeat_interleave", "rot90", "_reshape_alias", "constant_pad_nd"}
+_DIVIDES = {"view", "_unsafe_view", "_reshape_copy", "_reshape_alias"}
+_REDUCES = {"mean", "sum", "amax", "amin", "max", "min", "var", "std", "var_mean", "std_mean"}
+_REDUCES |= {"prod", "linalg_vector_norm", "norm", "logsumexp", "any", "all", "argmax", "argmin"}
+_ALONG = {"_softmax", "_log_softmax", "softmax", "log_softmax", "cumsum", "cumprod"}
+_SPATIAL = re.compile(r"(pool|upsample|pad|grid_sampler).*?([123])d")
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 # Operators of this package: sums over the channels of features that meet; positions moved alone;
 # the channels of two features one after the other.
-CORRELATIONS = {"vizoo::correlation", "vizoo::correlation_2d", "vizoo::epipolar_correlation"}
-WARPS = {"vizoo::warp_by_disparity", "vizoo::warp_by_disparity_fused"}
-VOLUMES = {"vizoo::concat_volume"}
+_CORRELATIONS = {"vizoo::correlation", "vizoo::correlation_2d", "vizoo::epipolar_correlation"}
+_WARPS = {"vizoo::warp_by_disparity", "vizoo::warp_by_disparity_fused"}
+_VOLUMES = {"vizoo::concat_volume"}
 
 
 def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: Any) -> dict:
@@ -74,31 +74,31 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     if not given:
         return {}
     outputs = [o for o in tree_leaves(out) if isinstance(o, Tensor)]
-    if name in CORRELATIONS:
+    if name in _CORRELATIONS:
         found = _correlation(known, name, inputs)
-    elif name in WARPS:
+    elif name in _WARPS:
         found = _spatial(known, 2, args, outputs)
-    elif name in VOLUMES:
+    elif name in _VOLUMES:
         found = _volume(known, args, outputs[0])
     elif "::" in name:
         found = None
-    elif name in SAME or name == "as_strided" and args[0].shape == outputs[0].shape:
+    elif name in _SAME or name == "as_strided" and args[0].shape == outputs[0].shape:
         found = _same(known, args, outputs)
-    elif torch.Tag.pointwise in func.tags or name in POINTWISE:
+    elif torch.Tag.pointwise in func.tags or name in _POINTWISE:
         found = _pointwise(known, name, inputs, outputs)
     elif name == "split" or name == "split_with_sizes":
         found = _split(known, args, outputs)
-    elif name in PRODUCTS:
+    elif name in _PRODUCTS:
         found = _product(known, name, args, outputs[0])
-    elif name in REDUCES:
+    elif name in _REDUCES:
         found = _reduction(known, args, kwargs, outputs)
-    elif name in ALONG:
+    elif name in _ALONG:
         found = _along(known, name, args, outputs)
     elif name.startswith("_scaled_dot_product"):
         found = _attention(known, args, kwargs, outputs)
-    elif match := SPATIAL.search(name):
+    elif match := _SPATIAL.search(name):
         found = _spatial(known, int(match[2]), args, outputs)
-    elif (name in MOVES or func.is_view) and name not in ("as_strided", "unfold"):
+    elif (name in _MOVES or func.is_view) and name not in ("as_strided", "unfold"):
         found = _moved(known, name, func, args, kwargs, outputs)
     else:
         found = None
@@ -344,10 +344,10 @@ def _collapsed(known: Known, name: str, labels: Tensor, dims: set[int]) -> Chann
     if len(varying) == 1:
         (dim,) = varying
         found = Channels(dim, labels.flatten())
-        if name in DIVIDES:
+        if name in _DIVIDES:
             known.joined(found.labels)
         return found
-    if name in DIVIDES:
+    if name in _DIVIDES:
         dim = known.divided(labels)
     else:
         dim = next((d for d in dims if d in varying), min(varying))

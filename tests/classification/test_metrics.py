@@ -143,9 +143,11 @@ def test_wrong_arguments():
 
 def test_report_files(tmp_path):
     confusion = torch.tensor([[3, 1, 0], [0, 4, 0], [0, 0, 0]])
-    path = write_report(tmp_path / "new", {"test/auc": 0.5}, confusion, ("a", "b, c", "d"))
+    metrics = {"test/auc": 0.5, "test/loss": float("nan")}
+    path = write_report(tmp_path / "new", metrics, confusion, ("a", "b, c", "d"))
     content = json.loads(path.read_text())
-    assert content["confusion"] == confusion.tolist() and content["metrics"] == {"test/auc": 0.5}
+    assert content["confusion"] == confusion.tolist()
+    assert content["metrics"] == {"test/auc": 0.5, "test/loss": None}
     assert content["by_class"] == class_report(confusion, ("a", "b, c", "d"))
     assert content["by_class"]["a"] == {
         "samples": 4,

@@ -20,7 +20,6 @@ from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.lora import (
     LoRA,
     adapt,
-    base_hash,
     is_adapted,
     load_adapters,
     merge,
@@ -374,7 +373,7 @@ def test_a_file_of_adapters(tmp_path, classifier):
     loaded = load_adapters(other, path)
     x = torch.rand(2, 3, 64, 64)
     assert torch.equal(loaded(x), net(x)) and loaded.lora.rank == 2 and not loaded.training
-    assert loaded.classes == ("a", "b", "c") and base_hash(loaded) == base_hash(net)
+    assert loaded.classes == ("a", "b", "c")
     # An ordinary file is written merged.
     plain = load_weights(save_weights(net, tmp_path / "merged.safetensors"))
     assert not is_adapted(plain) and torch.allclose(plain(x), net(x), rtol=1e-4, atol=1e-5)

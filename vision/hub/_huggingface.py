@@ -6,7 +6,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from ._http import TIMEOUT, SourceError
 from .record import Source
@@ -24,21 +23,6 @@ def endpoint() -> str | None:
     return os.environ.get("HF_ENDPOINT") or None
 
 
-def library() -> Any:
-    """The module `huggingface_hub`.
-
-    Raises:
-        SourceError: it is not installed.
-    """
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise SourceError(
-            f"needs huggingface_hub: pip install huggingface_hub ({error})"
-        ) from error
-    return huggingface_hub
-
-
 def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
     """Path of a file of a repository in the Hub's cache, downloaded where it is not there.
 
@@ -52,7 +36,9 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         NoFileError: the repository has no such file.
         SourceError: not there or not reachable; the message is the reason alone.
     """
-    hub, revision = library(), source.revision or None
+    import huggingface_hub as hub
+
+    revision = source.revision or None
     file = {"repo_id": source.repository, "filename": source.path, "revision": revision}
     try:
         # Only this is sure to ask no server.

@@ -282,7 +282,7 @@ def is_path(name: str) -> bool:
 def refusal(name: str) -> str:
     """Why `name` is no model, with the right spelling or the nearest names."""
     if name.startswith(REMOTE):
-        return f"{name!r} is not registered here; create_model takes it, read_record describes it"
+        return f"{name!r} is not registered here; create_model takes it, its README describes it"
     if name.startswith(TIMM):
         backbone = name.removeprefix(TIMM)
         return f"{name!r} is not registered here: it is image_classifier, backbone={backbone!r}"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.files import few, write_json, write_text
-from ._http import SourceError
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
@@ -166,10 +165,12 @@ def push_to_hub(
 def _push(
     folder: Path, repository: str, revision: str | None, private: bool, message: str, token: Any
 ) -> str:
+    from huggingface_hub import HfApi
+
     from . import _huggingface
 
     try:
-        hub = _huggingface.library().HfApi(endpoint=_huggingface.endpoint(), token=token)
+        hub = HfApi(endpoint=_huggingface.endpoint(), token=token)
         hub.create_repo(repository, private=private, exist_ok=True)
         commit = hub.upload_folder(
             repo_id=repository,
@@ -178,8 +179,6 @@ def _push(
             revision=revision,
             commit_message=message,
         )
-    except SourceError as error:
-        raise DownloadError(f"{repository}: not pushed: {error}") from error
     # What fails on the way depends on the HTTP library, which has changed before.
     except Exception as error:
         why = _huggingface.reason(error, Source("hf-hub", _WEIGHTS, repository, revision or ""))
