@@ -87,8 +87,12 @@ def pictures(tmp_path_factory):
     return photographed(folder, make_rig(), chessboard(9, 6, SQUARE), count=7)
 
 
-def test_files(tmp_path, pictures):
-    found = calibrate_rig(pictures, CHESS)
+@pytest.fixture(scope="module")
+def found(pictures):
+    return calibrate_rig(pictures, CHESS)
+
+
+def test_files(tmp_path, found):
     yml, report, picture = write_calibrated(found, tmp_path)
     again = read_rig(yml)
     assert again.left == found.rig.left and again.right == found.rig.right
@@ -100,7 +104,7 @@ def test_files(tmp_path, pictures):
     assert any("few; 15 and more" in note for note in report["warnings"])
 
 
-def test_a_board_turned_by_half_is_the_same_board(tmp_path, pictures):
+def test_a_board_turned_by_half_is_the_same_board(tmp_path, pictures, found):
     """Both pictures are turned, so that corners may be counted from the other end."""
     for left, right in pictures:
         for file in (left, right):
@@ -109,9 +113,7 @@ def test_a_board_turned_by_half_is_the_same_board(tmp_path, pictures):
     # Turned cameras change sides.
     sides = [tmp_path / side for side in ("right", "left")]
     pairs = [(sides[0] / left.name, sides[1] / left.name) for left, _ in pictures]
-    assert calibrate_rig(pairs, CHESS).error == pytest.approx(
-        calibrate_rig(pictures, CHESS).error, abs=0.05
-    )
+    assert calibrate_rig(pairs, CHESS).error == pytest.approx(found.error, abs=0.05)
 
 
 def test_a_view_that_fits_worse_is_named(tmp_path, pictures):
@@ -125,19 +127,18 @@ def test_a_view_that_fits_worse_is_named(tmp_path, pictures):
 
 def test_swapped_pictures(pictures):
     with pytest.raises(ValueError, match="cameras are swapped"):
-        calibrate_rig([(right, left) for left, right in pictures], CHESS)
+        calibrate_rig([(right, left) for left, right in pictures[:4]], CHESS)
 
 
 def test_too_few_views(tmp_path, pictures):
     blank = tmp_path / "blank.png"
     write_image(blank, np.full((240, 320, 3), 200, np.uint8))
     pairs = [pictures[0], pictures[0], (blank, blank)]
-    with pytest.raises(ValueError, match="9x6 squares, 8x5 inner corners.* found in 2 of 3 pairs"):
+    said = "9x6 squares, 8x5 inner corners.* found in 2 of 3 pairs.* no board found in .*blank.png"
+    with pytest.raises(ValueError, match=said):
         calibrate_rig(pairs, CHESS)
-    with pytest.raises(ValueError, match="no board found in .*blank.png"):
-        calibrate_rig(pairs, CHESS)
-    with pytest.raises(ValueError, match="found in 0 of 7"):
-        calibrate_rig(pictures, Board("chessboard", 10, 8, SQUARE))
+    with pytest.raises(ValueError, match="found in 0 of 2"):
+        calibrate_rig(pictures[:2], Board("chessboard", 10, 8, SQUARE))
     with pytest.raises(ValueError, match="0 of 0 pairs"):
         calibrate_rig([], CHESS)
     with pytest.raises(ValueError, match="one of 9x6 squares, .* count squares, not inner corners"):
@@ -152,7 +153,7 @@ def test_pictures_of_two_sizes(tmp_path, pictures):
     small = tmp_path / "small.png"
     write_image(small, np.zeros((100, 120, 3), np.uint8))
     with pytest.raises(ValueError, match="small.png: 120x100 pixels.*have 320x240"):
-        calibrate_rig([*pictures, (small, small)], CHESS)
+        calibrate_rig([pictures[0], (small, small)], CHESS)
 
 
 def test_one_position_does_not_determine_a_camera(pictures):
