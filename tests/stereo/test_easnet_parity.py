@@ -24,7 +24,7 @@ WEIGHTS = (1 / 3, 2 / 3, 1)
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request, golden):
-    """One published case: description, arrays, the supernet made ready, views, keys."""
+    """One published case: description, arrays, the supernet made ready, views, stages, keys."""
     folder, synthetic = golden("easnet")
     name = f"easnet-{request.param}"
     meta = json.loads((folder / f"{name}.json").read_text())
@@ -51,14 +51,19 @@ def case(request, golden):
         recalibrate(net, batches)
     views = [synthetic.synthetic_image(f"{name}-{side}", shape) for side in ("left", "right")]
     truth = 220 * synthetic.synthetic_image(f"{name}-disp", (shape[0], 1, *shape[2:]))
-    return meta, np.load(folder / f"{name}.npz"), net, architecture, views, truth, ours
+    with torch.inference_mode():
+        stages = net.forward_stages(*views)
+    return meta, np.load(folder / f"{name}.npz"), net, architecture, views, stages, truth, ours
 
 
 def test_supernet_and_its_extraction(case):
-    meta, want, net, architecture, (left, right), *_ = case
-    for network, prefix in ((net, ""), (extract(net, architecture), "static_")):
+    meta, want, net, architecture, (left, right), stages, *_ = case
+    alone = extract(net, architecture).eval()
+    with torch.inference_mode():
+        found = ((net, "", stages), (alone, "static_", alone.forward_stages(left, right)))
+    for network, prefix, (stage,) in found:
+        predictions = stage[::-1]
         with torch.inference_mode():
-            predictions = network.eval().forward_stages(left, right)[0][::-1]
             finest = network(left, right)
         assert len(predictions) == meta["subnet"]["s"] + 2
         for index, prediction in enumerate(predictions):
@@ -85,9 +90,7 @@ def test_intermediate_maps(case):
 
 
 def test_loss_and_metrics(case):
-    meta, want, net, _, views, truth, _ = case
-    with torch.inference_mode():
-        stages = net.forward_stages(*views)
+    meta, *_, stages, truth, _ = case
     numbers = meta["numbers"]
     valid = (truth > 0) & (truth < 192)
     assert valid.sum() == numbers["valid_pixels"]

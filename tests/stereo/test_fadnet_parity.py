@@ -33,8 +33,10 @@ def case(request, golden):
     state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     name, arguments, state = convert_published(state)
     ours = dict(zip(published, state, strict=True))
-    net = create_model(name, **arguments).eval()
-    load_state(net, state, request.param)
+    with torch.device("meta"):
+        net = create_model(name, **arguments).eval()
+    assert dict(net.named_buffers()).keys() <= state.keys()  # all is read: nothing is left empty
+    load_state(net.to_empty(device="cpu"), state, request.param)
     shape = tuple(meta["input_shape"])
     views = [synthetic.synthetic_image(meta["input_names"][s], shape) for s in ("left", "right")]
     targets = {
