@@ -133,7 +133,7 @@ def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
         os.killpg(process.pid, 0)
 
 
-def test_the_tour(small, tmp_path, monkeypatch, capsys):
+def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
     def cut(sample, out, tell):
         result = StereoPredictor("easnet_small")(sample.left, sample.right)
         known = (Timing(40.0, 39.0, 41.0, 5), Architecture({"width": 4}), 1000)
@@ -163,7 +163,7 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
-    for card in families.family_cards(pair.generated_sample(tour._SEED), "cpu", "l.png r.png"):
+    for card in cards:
         assert card.pictures and all(
             re.match("vizoo |pip install ", line) for line in card.commands
         )
@@ -173,6 +173,15 @@ def test_the_tour(small, tmp_path, monkeypatch, capsys):
     assert main(["infer", "stereo", *views, *again]) == 0
 
 
+@pytest.fixture(scope="module")
+def cards():
+    """Those of a small room."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(pair._ROOM, "height", 96)
+        patch.setitem(pair._ROOM, "width", 192)
+        return families.family_cards(pair.generated_sample(1), "cpu", "l.png r.png")
+
+
 @pytest.mark.parametrize(("fastest", "slowest"), [(118.0, 390.0), (3.0, 4.0), (0.5, 12.0)])
 def test_limits_lie_between_the_ends(fastest, slowest):
     limits = subnets._round_limits(fastest, slowest)
@@ -180,24 +189,19 @@ def test_limits_lie_between_the_ends(fastest, slowest):
     assert fastest < limits[0] and limits[-1] < 1.02 * slowest
 
 
-def test_cards_say_which_families_have_no_weights():
+def test_cards_say_which_families_have_no_weights(cards):
     """A family that has weights shows what its network makes."""
     trained = {name.split(".")[0] for name in list_models(pretrained=True)}
-    cards = families.family_cards(pair.generated_sample(1), "cpu", "l r")
     for family in ("fadnet", "dispmvs", "spheredepth", "covidnet3d"):
         (card,) = (card for card in cards if card.title.lower().startswith(family))
         has_weights = any(name.startswith(family) for name in trained)
         assert (families._UNTRAINED in card.text) != has_weights
 
 
-def test_the_commands_of_a_card_find_each_other(tmp_path, monkeypatch):
+def test_the_commands_of_a_card_find_each_other(cards, tmp_path, monkeypatch):
     """What the first command writes is where the next one looks."""
     monkeypatch.chdir(tmp_path)
     assert main(["rooms", "rooms", "--rooms", "1", "1", "1", "--size", "16x32"]) == 0
-    (card,) = (
-        card
-        for card in families.family_cards(pair.generated_sample(1), "cpu", "l r")
-        if card.title.startswith("SphereDepth")
-    )
+    (card,) = (card for card in cards if card.title.startswith("SphereDepth"))
     (pattern,) = re.findall("'(.*)'", card.commands[1])
     assert len(list(tmp_path.glob(pattern))) == 3

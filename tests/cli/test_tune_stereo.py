@@ -1,12 +1,13 @@
 """`vizoo tune stereo`: files on an improvement alone, one line for whatever is wrong."""
 
 import json
+import shutil
 
 import pytest
 import torch
 
 from vizoo.__main__ import main
-from vizoo.datasets.stereo import generate_scenes
+from vizoo.datasets.stereo import GeneratedStereo, generate_scenes
 from vizoo.stereo import tuning
 from vizoo.stereo._tuning_exam import Exam, _Marks
 from vizoo.stereo.tuning import TuningReport
@@ -18,15 +19,33 @@ MEASURES = {"disagreement": 0.4, "generated_epe": 1.0}
 GAINS = {"gain": 0.1, "gain_error": 0.02, "generated_gain": 0.0, "generated_gain_error": 0.01}
 
 
-@pytest.fixture
-def pairs(tmp_path, monkeypatch):
-    """The current folder, with left/ and right/ of three pairs."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    """A folder with left/ and right/ of three pairs."""
+    folder = tmp_path_factory.mktemp("rendered")
     scenes = generate_scenes(3, 128, 256, seed=7, max_disparity=20, clutter=0.2)
     for side in ("left", "right"):
         for index, view in enumerate(scenes[side]):
-            write_image(tmp_path / side / f"{index}.png", to_bytes(view))
-    return tmp_path
+            write_image(folder / side / f"{index}.png", to_bytes(view))
+    return folder
+
+
+@pytest.fixture
+def pairs(rendered, tmp_path, monkeypatch):
+    """The current folder, with the pairs."""
+    monkeypatch.chdir(tmp_path)
+    return shutil.copytree(rendered, tmp_path, dirs_exist_ok=True)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two scenes to measure on, and a small part of each."""
+    monkeypatch.setattr(tuning, "_VALIDATION", 2)
+
+    def part(count, height, width, **settings):
+        return GeneratedStereo(count, height // 4, width // 4, **settings)
+
+    monkeypatch.setattr(tuning, "GeneratedStereo", part)
 
 
 @pytest.fixture
@@ -184,7 +203,7 @@ def test_a_folder_that_cannot_be_written(pairs, tuned, monkeypatch, capsys):
     assert list((pairs / "out").iterdir()) == []
 
 
-def test_an_interruption_leaves_nothing(pairs, monkeypatch, capsys):
+def test_an_interruption_leaves_nothing(pairs, small, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
@@ -194,7 +213,7 @@ def test_an_interruption_leaves_nothing(pairs, monkeypatch, capsys):
     assert {path.name for path in pairs.iterdir()} == {"left", "right"}
 
 
-def test_the_whole_way(pairs, monkeypatch, capsys):
+def test_the_whole_way(pairs, small, monkeypatch, capsys):
     """From files to weights that are loaded again, where the measure is told to be better."""
     rows = [_Marks([torch.full((64, 64), value)], [1.0, 1.0]) for value in (0.4, 0.3)]
     monkeypatch.setattr(Exam, "marks", lambda *_: rows.pop(0))
