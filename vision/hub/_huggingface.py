@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 from ._http import TIMEOUT, SourceError
 from .record import Source
@@ -36,8 +37,9 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         NoFileError: the repository has no such file.
         SourceError: not there or not reachable; the message is the reason alone.
     """
-    import huggingface_hub as hub
+    import huggingface_hub
 
+    hub: Any = huggingface_hub
     revision = source.revision or None
     file = {"repo_id": source.repository, "filename": source.path, "revision": revision}
     try:
