@@ -39,6 +39,7 @@ class TestImageClassifier(NetworkTester):
     name = "image_classifier"
     architecture = {"backbone": "test_resnet", "classes": 3}
     parameters = 11_177_538  # of ResNet-18 with two classes
+    backend = "aot_eager"
     size = (64, 64)
 
 

@@ -51,6 +51,7 @@ class TestLarge(ExportTester):
 class TestTiny(NetworkTester):
     name = "covidnet3d_tiny"
     parameters = 615_874
+    backend = "aot_eager"
     architecture = {"encoding": [8, 2, 1, 5, 3]}
     size = (64, 48)
 

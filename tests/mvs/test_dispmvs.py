@@ -22,6 +22,7 @@ from vizoo.vision.inputs import example_inputs
 class TestTiny(NetworkTester):
     name = "dispmvs_tiny"
     parameters = 2_654_646
+    backend = "aot_eager"
     architecture = {"coarse_iterations": 2, "fine_iterations": 1}
     exported = {"coarse_iterations": 1, "fine_iterations": 1}
     size = (128, 160)

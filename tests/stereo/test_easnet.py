@@ -22,6 +22,13 @@ class TestSupernet(StereoSupernetTester):
     name = "easnet"
 
     test_compiles = slow(StereoSupernetTester.test_compiles)  # for its subnet and light are
+    # For those of the extended ones, with these modules and choices and more, are.
+    test_gradients_reach_what_runs = slow(StereoSupernetTester.test_gradients_reach_what_runs)
+    test_exports_without_the_supernet = slow(StereoSupernetTester.test_exports_without_the_supernet)
+    test_optimized_equals_activated = slow(StereoSupernetTester.test_optimized_equals_activated)
+    test_extracted_equals_activated_in_training = slow(
+        StereoSupernetTester.test_extracted_equals_activated_in_training
+    )
 
 
 class TestExtendedSupernet(StereoSupernetTester):

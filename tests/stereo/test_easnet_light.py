@@ -21,6 +21,7 @@ class TestSupernet(StereoSupernetTester):
 class TestNetwork(StereoNetworkTester):
     name = "easnet_light"
     parameters = 1_161_495
+    backend = "aot_eager"
     trains_at_any_size = True
     architecture = {"subnet": search_space(EASNetLight()).largest().to_json()}
     exported = {"subnet": search_space(EASNetLight()).smallest().to_json()}

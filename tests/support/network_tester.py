@@ -68,9 +68,12 @@ class NetworkTester(ExportTester):
 
     Attributes:
         parameters: their number without `architecture`.
+        backend: of the compiler in every run; `aot_eager`, which traces operators too and takes
+            twice as long, for one network of each family.
     """
 
     parameters: int
+    backend = "eager"
     formats = ("onnx", "torchscript")
 
     @pytest.fixture(scope="class")
@@ -148,9 +151,16 @@ class NetworkTester(ExportTester):
                 net(images, *others)
 
     def test_compiles_to_one_graph(self):
+        self.check_compiled(self.backend)
+
+    @pytest.mark.slow
+    def test_compiles_to_one_graph_of_operators(self):
+        self.check_compiled("aot_eager")
+
+    def check_compiled(self, backend):
         net = self.build(self.exported or self.architecture)
         torch.compiler.reset()  # networks that share a `forward` share the limit of its graphs
-        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+        compiled = torch.compile(net, fullgraph=True, backend=backend)
         inputs = self.inputs(net)
         with torch.inference_mode():
             pairs = zip(flat(compiled(*inputs)), flat(net(*inputs)), strict=True)

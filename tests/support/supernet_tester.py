@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from vizoo.nas.elastic.base import ElasticModule
 from vizoo.nas.space import Architecture, SearchSpace
 from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.vision._export_formats import FORMATS
@@ -130,12 +129,13 @@ class SupernetTester:
         assert not any(traces(plain) for plain in (hooked, *subnets))
 
     def test_gradients_reach_what_runs(self, net, samples):
+        elastic, ran = copy.deepcopy(net).train(), set()
+        for module in elastic.modules():
+            module.register_forward_hook(lambda module, *_: ran.add(module))
         for architecture in samples:
-            elastic = copy.deepcopy(net).train()
             activate(elastic, architecture)
-            ran: set[ElasticModule] = set()
-            for module in elastic.modules():
-                module.register_forward_hook(lambda module, *_, ran=ran: ran.add(module))
+            elastic.zero_grad()
+            ran.clear()
             total(self.trained_outputs(elastic)).backward()
             for name, parameter in elastic.named_parameters():
                 owner, _, own = name.rpartition(".")
