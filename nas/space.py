@@ -160,7 +160,7 @@ class SearchSpace:
             current = self.build(_picking(smallest | kept))
 
     def validate(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
-        """Check an architecture and bring it into canonical form.
+        """Check an architecture and bring it into canonical form: what does not matter is None.
 
         Args:
             architecture: name → value; choices that do not matter may be missing, None, or have
@@ -199,10 +199,6 @@ class SearchSpace:
             )
 
         return self.build(given)
-
-    def canonical(self, architecture: Mapping[str, Scalar | None]) -> Architecture:
-        """The same network's only architecture: what does not matter is None. Checked."""
-        return self.validate(architecture)
 
     def mutate(
         self, architecture: Architecture, rng: random.Random, probability: float = 0.1

@@ -164,7 +164,7 @@ def _table(
 ) -> Tabular:
     names = space.names
     rows = {
-        space.canonical({n: words[c] for n, c in zip(names, row, strict=True)}): index
+        space.validate({n: words[c] for n, c in zip(names, row, strict=True)}): index
         for index, row in enumerate(codes.tolist())
     }
     return Tabular(space, columns, rows)

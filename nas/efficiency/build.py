@@ -31,7 +31,7 @@ def _spread_sample(space: SearchSpace, rng: random.Random) -> Architecture:
     1 is drawn first, and every choice then leans towards it.
     """
     size = rng.random()
-    return space.canonical(
+    return space.validate(
         {
             choice.name: choice.values[sum(rng.random() < size for _ in choice.values[1:])]
             for choice in space

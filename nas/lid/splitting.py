@@ -205,7 +205,7 @@ class Splitter:
             drawn = {choice.name: rng.choice(choice.values) for choice in space}
             for name in names:
                 paths = [
-                    space.canonical({**drawn, name: value}) for value in space.choices[name].values
+                    space.validate({**drawn, name: value}) for value in space.choices[name].values
                 ]
                 alike = self.compare(net, paths, batch, forward=forward, loss=loss)
                 sums[name] = alike if name not in sums else sums[name] + alike

@@ -138,7 +138,7 @@ class Mirror:
         self.study = self._opened(Path(path), objectives)
         self._claim(path, {"search space": space.digest, **(origin or {})}, objectives)
         trials = self.study.get_trials(deepcopy=False)
-        self._known = {space.canonical(trial.params) for trial in trials}
+        self._known = {space.validate(trial.params) for trial in trials}
 
     def __contains__(self, architecture: object) -> bool:
         return architecture in self._known
@@ -323,7 +323,7 @@ class _Asked:
         again: list[Architecture] = []
         for _ in range(_ASKS * wanted):
             trial = self._ask()
-            architecture = self._limits.space.canonical(trial.params)
+            architecture = self._limits.space.validate(trial.params)
             if self._limits.satisfied(architecture):
                 if architecture in seen or architecture in trials:
                     self._study.tell(trial, state=self._states.FAIL)

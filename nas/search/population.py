@@ -250,7 +250,7 @@ def restored(
         rng.setstate((version, tuple(numbers), gauss))
         evaluated = [
             Evaluated(
-                space.canonical(dict(zip(space.names, item["values"], strict=True))),
+                space.validate(dict(zip(space.names, item["values"], strict=True))),
                 tuple(math.inf if v is None else float(v) for v in item["scores"]),
                 item["generation"],
             )

@@ -151,7 +151,7 @@ def test_a_storage_mirrors_the_search(capsys):
     assert [d.name for d in study.directions] == ["MAXIMIZE", "MINIMIZE"]
     assert len(study.trials) == report["evaluated"] == len(errors)
     for trial, (architecture, error) in zip(study.trials, errors.items(), strict=True):
-        assert space.canonical(trial.params) == architecture
+        assert space.validate(trial.params) == architecture
         assert trial.values == [-error, trial.user_attrs["macs"]]
         assert trial.user_attrs.keys() == {"parameters", "macs", "memory"}
         over = trial.constraints["0"]
@@ -165,7 +165,7 @@ def test_a_storage_mirrors_the_search(capsys):
     assert len(more) > len(errors)
     for path in ("runs/journal.log", "late.log"):
         trials = shown(path, "val/error, macs").trials
-        assert [space.canonical(trial.params) for trial in trials] == list(more)
+        assert [space.validate(trial.params) for trial in trials] == list(more)
 
     save_weights(create_model("toy", widths=(4,)), "supernet.safetensors")
     capsys.readouterr()

@@ -63,7 +63,7 @@ def test_a_study_has_what_was_evaluated(tmp_path):
     assert first.user_attrs == {"parameters": 7.0, "latency": 1.5}
     assert first.system_attrs["constraints"] == [limit.cost(small) - limit.limit]
     assert first.constraints["0"] < 0 < second.constraints["0"]
-    assert second.state.name == "FAIL" and space.canonical(second.params) == large
+    assert second.state.name == "FAIL" and space.validate(second.params) == large
     assert [trial.number for trial in study.best_trials] == [0]
 
 
@@ -84,7 +84,7 @@ def test_every_search_can_be_shown_and_gone_on_with(tmp_path):
     study = loaded(path, "error")
     assert [trial.value for trial in study.trials] == [i.scores[0] for i in result.evaluated]
     assert study.best_value == result.score
-    assert space.canonical(study.best_params) == result.best
+    assert space.validate(study.best_params) == result.best
 
 
 def test_a_study_of_another_search_is_refused(tmp_path):
