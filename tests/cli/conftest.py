@@ -1,6 +1,5 @@
 """A folder with a toy task and its config, made the working folder."""
 
-import functools
 import itertools
 import shutil
 import sys
@@ -10,10 +9,9 @@ import lightning.pytorch  # noqa: F401 - its log handler keeps the stderr of its
 import pytest
 from mvs_fixtures import oracle, scene, small_pictures  # noqa: F401
 from panorama_fixtures import small_views  # noqa: F401
-from stereo_fixtures import stand_in  # noqa: F401
+from stereo_fixtures import small_clouds, stand_in  # noqa: F401
 
 from vizoo.common import energy
-from vizoo.vision.viz.cloud import cloud_picture
 
 CONFIG = """\
 model:
@@ -28,13 +26,6 @@ trainer:
   enable_progress_bar: false
   enable_model_summary: false
 """
-
-
-@pytest.fixture(autouse=True)
-def small_clouds(monkeypatch):
-    """Large pictures of the point clouds of small pairs would take most of the tests' time."""
-    small = functools.partial(cloud_picture, width=160)
-    monkeypatch.setattr("vizoo.stereo.result.cloud_picture", small)
 
 
 @pytest.fixture

@@ -432,25 +432,17 @@ def test_large_pairs_take_the_memory_that_is_given(scene, capsys, monkeypatch):
     """In tiles, with about the result of one piece; a line where not even a tile fits."""
     for view, name in zip(pair_of(torch.full((360, 600), 12.0)), ("l.png", "r.png"), strict=True):
         write_image(scene / name, to_bytes(view))
-    words = (
-        "--no-check",
-        "--device",
-        "cpu",
-        "--model",
-        "easnet_small",
-        "--no-guided",
-        "--format",
-        "npy",
-    )
+    words = ("--no-check", "--device", "cpu", "--no-guided", "--format", "npy")
+    monkeypatch.setattr(infer, "load_network", lambda model, task: BlockMatcher(24))
     monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 0)
     monkeypatch.setattr(infer.StereoPredictor, "estimate", lambda self, *size: 0.0)
     call("l.png", "r.png", *words, "--out", "whole")
-    call("l.png", "r.png", *words, "--memory", "0.14", "--out", "tiles")
+    call("l.png", "r.png", *words, "--memory", "0.075", "--out", "tiles")
     whole, tiles = (np.load(scene / folder / "l_disparity.npy") for folder in ("whole", "tiles"))
     assert np.median(np.abs(whole - tiles)) < 0.1
     assert (tiles != whole).any()
     capsys.readouterr()
-    assert call("l.png", "r.png", *words, "--memory", "0.03", "--out", "out") == 2
+    assert call("l.png", "r.png", *words, "--memory", "0.01", "--out", "out") == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("vizoo: error: l.png and r.png: a pair of 600x360 pixels does not fit")
 

@@ -35,17 +35,26 @@ def test_left_and_right_agree_where_both_see():
     assert (difference[:, 6:][~hidden[:, 6:]] == 0).all()
 
 
+@pytest.fixture(scope="module")
+def scenes():
+    made = GeneratedStereo(3, 128, 256, seed=4, max_disparity=60)
+    return [made[index] for index in range(3)]
+
+
+@pytest.fixture(scope="module")
+def predictors():
+    """Of a network alone, and of it guided."""
+    return [vizoo.StereoPredictor("easnet_small", "cpu", guided=guided) for guided in (False, True)]
+
+
 @pytest.mark.parametrize(
     ("both", "scale", "guided"),
     [(False, 1, False), (True, 1, False), (False, 0.5, False), (False, 1, True), (True, 1, True)],
 )
-def test_a_real_network_is_ranked_and_about_right(both, scale, guided):
+def test_a_real_network_is_ranked_and_about_right(scenes, predictors, both, scale, guided):
     """On scenes that fitted nothing; a chance is off by a tenth at most in the mean."""
-    predictor = vizoo.StereoPredictor("easnet_small", "cpu", guided=guided)
-    scenes = GeneratedStereo(3, 128, 256, seed=4, max_disparity=60)
-    said, right = [], []
-    for index in range(3):
-        sample = scenes[index]
+    predictor, said, right = predictors[guided], [], []
+    for sample in scenes:
         views = sample["left"], sample["right"]
         result = predictor(*views, check=False, both=both, scale=scale)
         known = sample["valid"][0]

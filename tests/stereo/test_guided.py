@@ -53,6 +53,11 @@ def scene():
     return GeneratedStereo(1, 128, 256, seed=3, max_disparity=32)[0]
 
 
+@pytest.fixture(scope="module")
+def scaled():
+    return vizoo.create_model("easnet_scaled.worlds").eval()
+
+
 def views_of(scene):
     return scene["left"][None], scene["right"][None]
 
@@ -102,15 +107,13 @@ def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypat
     assert not hints[:, 0].any() and hints[:, 1].all()
 
 
-def test_the_faster_form_and_the_predictor_give_the_same(scene):
-    torch.manual_seed(0)
-    net = vizoo.create_model("easnet_scaled.worlds").eval()
+def test_the_faster_form_and_the_predictor_give_the_same(scene, scaled):
     with torch.inference_mode():
-        plain, certainty = Guided(net).eval().predict(*views_of(scene))
-        fast, sure = optimize(Guided(net)).predict(*views_of(scene))
+        plain, certainty = Guided(scaled).eval().predict(*views_of(scene))
+        fast, sure = optimize(Guided(scaled)).predict(*views_of(scene))
     torch.testing.assert_close(fast, plain, rtol=1e-3, atol=2e-2)
     torch.testing.assert_close(sure, certainty, rtol=1e-3, atol=1e-2)
-    predictor = vizoo.StereoPredictor(net, "cpu", guided=True)
+    predictor = vizoo.StereoPredictor(scaled, "cpu", guided=True)
     maps = predictor.maps(scene["left"], scene["right"])
     torch.testing.assert_close(maps, torch.cat((plain, certainty), 1)[0], rtol=1e-3, atol=2e-2)
 
@@ -125,10 +128,10 @@ def test_bfloat16_keeps_fractions_of_a_pixel(scene):
     assert half.dtype == torch.float32 and (full - half).abs().median() < 0.05
 
 
-def test_a_batch_of_two_is_two_of_one(scene):
+def test_a_batch_of_two_is_two_of_one(scene, scaled):
     other = GeneratedStereo(2, 128, 256, seed=3, max_disparity=32)[1]
     left, right = (torch.stack((scene[side], other[side])) for side in ("left", "right"))
-    for net in (BlockMatcher(32), vizoo.create_model("easnet_scaled.worlds")):
+    for net in (BlockMatcher(32), scaled):
         guided = Guided(net).eval()
         with torch.inference_mode():
             both = guided.predict(left, right)
@@ -206,18 +209,16 @@ def test_a_guided_network_says_what_it_is_and_how_far_it_sees():
     assert matcher.guided and matcher.max_disparity is None
 
 
-def test_what_the_matching_holds_is_counted(monkeypatch):
+def test_what_the_matching_holds_is_counted(scaled, monkeypatch):
     monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 0)
-    alone, guided = (
-        vizoo.StereoPredictor("easnet_scaled.worlds", "cpu", guided=g) for g in (False, True)
-    )
+    alone, guided = (vizoo.StereoPredictor(scaled, "cpu", guided=g) for g in (False, True))
     alone._bytes = guided._bytes = 1000.0
     pixels = [p._pixels(1500, 2000, 1.2e9, False) for p in (alone, guided)]
     assert pixels[0] - pixels[1] == pytest.approx(MATCHING_BYTES * 2000 / 1000, abs=1)
 
 
-def test_both_views_are_guided(scene):
-    predictor = vizoo.StereoPredictor("easnet_scaled.worlds", "cpu", guided=True)
+def test_both_views_are_guided(scene, scaled):
+    predictor = vizoo.StereoPredictor(scaled, "cpu", guided=True)
     result = predictor(scene["left"], scene["right"], check=False, both=True)
     other = predictor.maps(scene["right"].flip(-1), scene["left"].flip(-1))[0].flip(-1)
     torch.testing.assert_close(torch.from_numpy(result.right_disparity), other)

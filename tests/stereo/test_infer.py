@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from stereo_fixtures import BlockMatcher
+from stereo_fixtures import BlockMatcher, small_clouds  # noqa: F401
 from torch import nn
 
 import vizoo

@@ -1,5 +1,7 @@
 """Rectified pictures of rendered rigs: straight lines, equal rows, true depth, there and back."""
 
+import functools
+
 import cv2
 import numpy as np
 import pytest
@@ -11,6 +13,11 @@ from vizoo.stereo.rectify import RigRectifier, check_rows, rectify
 from vizoo.vision.lenses import Lens
 
 EVERY = pytest.mark.parametrize("name", LENSES)
+
+
+@functools.cache
+def rectifier_of(name):
+    return RigRectifier(make_rig(name), HEIGHT, WIDTH)
 
 
 def shown(rectifier, points):
@@ -32,8 +39,8 @@ def inside(pixels, margin=6):
 
 @EVERY
 def test_points_come_to_lie_in_one_row_at_the_disparity_of_their_depth(name):
-    rig = make_rig(name)
-    rectifier, generator = RigRectifier(rig, HEIGHT, WIDTH), np.random.default_rng(0)
+    rectifier, generator = rectifier_of(name), np.random.default_rng(0)
+    rig = rectifier.rig
     points = generator.uniform((-0.6, -0.4, 0.8), (0.6, 0.4, 5), (300, 3))
     raw = [rig.left.project(points), rig.right.project(points @ rig.rotation.T + rig.translation)]
     left, right, depth = shown(rectifier, points)
@@ -50,17 +57,19 @@ def test_points_come_to_lie_in_one_row_at_the_disparity_of_their_depth(name):
 
 @EVERY
 def test_every_pixel_shows_something(name):
-    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    rectifier = rectifier_of(name)
     for places in rectifier.maps:
         assert places.min() > -1 and (places.reshape(-1, 2).max(0) < (WIDTH, HEIGHT)).all()
     assert rectifier.kept > 0.4
 
 
-@pytest.mark.parametrize("name", ["radtan", "fisheye"])
+ROLLS = [(0, 90, ""), (0, -90, ""), (0, 180, ""), (15, 195, "")]
+ROLLS += [(90, 90, " clockwise"), (-90, -90, " counterclockwise"), (90, -90, " clockwise")]
+
+
 @pytest.mark.parametrize(
-    ("left", "right", "turned"),
-    [(0, 90, ""), (0, -90, ""), (0, 180, ""), (15, 195, "")]
-    + [(90, 90, " clockwise"), (-90, -90, " counterclockwise"), (90, -90, " clockwise")],
+    ("name", "left", "right", "turned"),
+    [("radtan", *roll) for roll in ROLLS] + [("fisheye", *roll) for roll in ROLLS[3:6]],
 )
 def test_cameras_that_are_rolled(name, left, right, turned):
     rig = rolled(make_rig(name), left, right)
@@ -92,7 +101,7 @@ def test_cameras_upside_down_are_swapped():
 @EVERY
 @pytest.mark.parametrize("along", [0, 1])
 def test_straight_lines_are_straight(name, along):
-    board, rectifier = Board(), RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    board, rectifier = Board(), rectifier_of(name)
     pictures = rectifier(*board.pair(rectifier.rig, lines(along)))
     step, checked = np.arange(-1.5, 2.5, 0.02), 0
     for value in np.arange(-8, 12) * 0.25:
@@ -162,8 +171,8 @@ def test_raw_pairs_are_doubted_and_rectified_ones_are_not():
 
 @EVERY
 def test_depth_comes_back_to_the_raw_image(name):
-    board, rig = Board((0, 0, 1.0), (0.3, -0.4, 0)), make_rig(name)
-    rectifier = RigRectifier(rig, HEIGHT, WIDTH)
+    board, rectifier = Board((0, 0, 1.0), (0.3, -0.4, 0)), rectifier_of(name)
+    rig = rectifier.rig
     focal, cx, cy = rectifier.camera
     pinhole = Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT)
     pose = np.eye(4)
@@ -182,7 +191,7 @@ def test_depth_comes_back_to_the_raw_image(name):
 @EVERY
 def test_surfaces_stay_apart_in_the_raw_depth(name):
     """No depth between two surfaces, and each to within what interpolation gives."""
-    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    rectifier = rectifier_of(name)
     focal, cx, cy = rectifier.camera
     pinhole = Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT)
     pose = np.eye(4)
@@ -205,7 +214,7 @@ def test_surfaces_stay_apart_in_the_raw_depth(name):
 
 @EVERY
 def test_other_maps_come_back_to_the_raw_image(name):
-    rectifier = RigRectifier(make_rig(name), HEIGHT, WIDTH)
+    rectifier = rectifier_of(name)
     focal, cx, cy = rectifier.camera
     y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
     found = np.stack([rectifier.in_raw(x), rectifier.in_raw(y)], -1)

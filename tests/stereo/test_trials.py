@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from stereo_fixtures import small_clouds  # noqa: F401
 
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.datasets.stereo.scenes import GeneratedStereo

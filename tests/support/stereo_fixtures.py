@@ -1,5 +1,7 @@
 """Networks without weights, and pairs whose disparity is known, for tests of inference."""
 
+import functools
+
 import cv2
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from torch.nn import functional as F
 
 from vizoo.__main__ import main
 from vizoo.stereo import infer
+from vizoo.vision.viz.cloud import cloud_picture
 
 
 class Constant(nn.Module):
@@ -25,6 +28,13 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(
         infer, "load_network", lambda m, task: Constant() if m == "stand-in" else original(m, task)
     )
+
+
+@pytest.fixture(autouse=True)
+def small_clouds(monkeypatch):
+    """Large pictures of the point clouds of small pairs would take most of the tests' time."""
+    small = functools.partial(cloud_picture, width=160)
+    monkeypatch.setattr("vizoo.stereo.result.cloud_picture", small)
 
 
 def refused_line(capsys, words):
