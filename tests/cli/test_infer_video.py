@@ -20,6 +20,7 @@ from sequences import (
     write_video,
 )
 from stereo_fixtures import BlockMatcher, refused_line
+from trainers import Forked
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
@@ -297,11 +298,9 @@ def test_results_do_not_go_where_the_pictures_are(scene, capsys):
 def test_what_decoders_print_is_not_heard(scene):
     """In a process of its own: FFmpeg learns once how much it may say."""
     (scene / "text.mp4").write_text("no video\n")
-    words = ["infer", "video", "text.mp4", "right.mp4", "--out", "out"]
-    code = f"import sys; from vizoo.__main__ import main; sys.exit(main({words}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.splitlines() == [
+    done = Forked(["infer", "video", "text.mp4", "right.mp4", "--out", "out"], scene)
+    assert done.wait(300) == 2
+    assert (scene / "stderr.txt").read_text().splitlines() == [
         "vizoo: error: text.mp4: no video, or one whose end was never written, or of unknown "
         "coding; copy it once more, or record to AVI or MKV, which can be read without their end"
     ]
