@@ -14,7 +14,7 @@ from vizoo.vision.hub.weights import load_weights
 
 def test_train_and_cut(root, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 20)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 8)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     config = yaml.safe_load((root / "configs/search/convert_generated.yaml").read_text())

@@ -30,6 +30,21 @@ def build(*words, out="table.json"):
     return main(["latency", "build", "--model", "toy", "--out", out, *QUICK, *words])
 
 
+_built: list[bytes] = []
+
+
+@pytest.fixture
+def table(tmp_path, capsys):
+    """`table.json`, measured once."""
+    path = tmp_path / "table.json"
+    if not _built:
+        assert build() == 0
+        _built.append(path.read_bytes())
+        capsys.readouterr()
+    path.write_bytes(_built[0])
+    return path
+
+
 def test_build_and_show(capsys):
     assert build() == 0
     said = capsys.readouterr().out
@@ -57,30 +72,28 @@ def test_energy_is_told_where_it_is_counted(capsys, energy_counter):
     assert "  energy     250 mJ to 250 mJ, by RAPL: package-0\n" in capsys.readouterr().out
 
 
-def test_tables_from_before_energy_are_read(capsys, tmp_path):
-    assert build() == 0
+def test_tables_from_before_energy_are_read(table, capsys):
+    assert main(["latency", "show", "table.json"]) == 0
     assert "  energy     not measurable here: no RAPL counter" in capsys.readouterr().out
-    table = json.loads((tmp_path / "table.json").read_text())
-    del table["energy"]
-    for sample in table["samples"]:
+    content = json.loads(table.read_text())
+    del content["energy"]
+    for sample in content["samples"]:
         assert sample.pop("joules") is None
-    (tmp_path / "table.json").write_text(json.dumps(table))
+    table.write_text(json.dumps(content))
     assert main(["latency", "show", "table.json", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["joules"], report["energy"]) == (None, "not measured")
 
 
-def test_a_finished_table_is_not_measured_again(capsys, monkeypatch):
-    assert build("--json") == 0
+def test_a_finished_table_is_not_measured_again(table, capsys, monkeypatch):
+    assert main(["latency", "show", "table.json", "--json"]) == 0
     first = json.loads(capsys.readouterr().out)
     monkeypatch.setattr("vizoo.nas.efficiency.build.measure_against", None)
     assert build("--json") == 0
     assert json.loads(capsys.readouterr().out)["ranges"] == first["ranges"]
 
 
-def test_another_table_is_not_overwritten(capsys):
-    assert build() == 0
-    capsys.readouterr()
+def test_another_table_is_not_overwritten(table, capsys):
     assert build("--dtype", "bfloat16") == 2
     said = capsys.readouterr().err
     assert "table.json holds another table (dtype float32 instead of bfloat16); --force" in said
