@@ -107,8 +107,13 @@ class TestSmall(TestNetwork):
     test_compiles_to_one_graph = slow(StereoNetworkTester.test_compiles_to_one_graph)
 
 
-def test_published_space():
-    space = search_space(create_model("easnet"))
+@pytest.fixture(scope="module")
+def supernet():
+    return create_model("easnet").eval()
+
+
+def test_published_space(supernet):
+    space = search_space(supernet)
     assert space.count() == 22_608**2 + 22_608**3 + 22_608**4
     setting = {"ks": 5, "e": [4] * 16, "d": [2, 3, 4, 2], "s": 3}
     architecture = space.validate(published_architecture(setting))
@@ -173,11 +178,10 @@ def test_a_peak_at_the_end_of_the_candidates(candidates):
 
 
 @pytest.mark.parametrize("height, width", [(25, 31), (37, 100), (24, 24)])
-def test_any_size(height, width):
-    net = create_model("easnet").eval()
+def test_any_size(supernet, height, width):
     views = torch.rand(2, 1, 3, height, width).unbind()
     with torch.inference_mode():
-        assert net(*views).shape == (1, 1, height, width)
+        assert supernet(*views).shape == (1, 1, height, width)
 
 
 def test_shifted_texture_is_warped_onto_itself():
@@ -204,8 +208,9 @@ def test_subnet_file_round_trip(tmp_path):
         assert torch.equal(loaded(*views), subnet(*views))
 
 
-def _published_supernet():
-    """Published names for our supernet's tensors."""
+@pytest.fixture(scope="module")
+def published(supernet):
+    """Our supernet's tensors by their published names."""
     names = {
         ".expand.": ".conv.inverted_bottleneck.conv.conv.",
         ".expand_norm.": ".conv.inverted_bottleneck.bn.bn.",
@@ -219,7 +224,7 @@ def _published_supernet():
         ".project_norm.": ".conv.point_linear.bn.bn.",
     }
     state = {}
-    for key, tensor in create_model("easnet").state_dict().items():
+    for key, tensor in supernet.state_dict().items():
         parts = key.split(".")
         if parts[0] == "features":
             number = 4 * int(parts[2]) + int(parts[3])
@@ -243,28 +248,27 @@ def _published_supernet():
     return state
 
 
-def test_published_supernet_is_read():
-    published = _published_supernet()
+def test_published_supernet_is_read(published):
     name, arguments, state = convert_published(published)
     assert (name, arguments) == ("easnet", {"published_warp": True})
     load_state(create_model(name, **arguments), state, "file")
 
 
-def test_published_supernet_without_elastic_kernels_gets_identities():
-    published = {k: v for k, v in _published_supernet().items() if not k.endswith("_matrix")}
-    name, arguments, state = convert_published(published)
+def test_published_supernet_without_elastic_kernels_gets_identities(published):
+    rest = {k: v for k, v in published.items() if not k.endswith("_matrix")}
+    name, arguments, state = convert_published(rest)
     net = create_model(name, **arguments)
     load_state(net, state, "file")
     matrix = net.features.stages[1][2].depthwise.matrix_7to5
     assert torch.equal(matrix, torch.eye(25))
 
 
-def test_older_names_are_read():
-    published = {
+def test_older_names_are_read(published):
+    older = {
         key.replace(".conv.inverted", ".mobile_inverted_conv.inverted"): value
-        for key, value in _published_supernet().items()
+        for key, value in published.items()
     }
-    name, arguments, state = convert_published(published)
+    name, arguments, state = convert_published(older)
     load_state(create_model(name, **arguments), state, "file")
 
 
@@ -278,10 +282,10 @@ def test_maximum_disparity_must_fit_the_levels():
         create_model("easnet", max_disparity=100)
 
 
-def test_subnet_must_be_an_architecture():
+def test_subnet_must_be_an_architecture(supernet):
     with pytest.raises(ValueError):
         create_model("easnet", subnet={"ks": 3})
-    assert Architecture.from_json(search_space(create_model("easnet")).largest().to_json())
+    assert Architecture.from_json(search_space(supernet).largest().to_json())
 
 
 def test_optimized_in_bfloat16_stays_near():

@@ -66,7 +66,10 @@ def test_a_few_steps_of_every_stage(config, count, tmp_path, monkeypatch):
         stage |= {"epochs": 1, "warmup_epochs": 0}
     settings["model"]["init_args"]["recalibration_batches"] = 1
     _task(settings)["init_weights"] = None  # of another range
-    _task(settings)["model_args"] = {**_task(settings).get("model_args", {}), "max_disparity": 48}
+    # The stages are the same with a level and three quarters of the weights less.
+    small = {"levels": 3} if _task(settings)["model"] == "easnet_extended" else {}
+    arguments = _task(settings).get("model_args", {})
+    _task(settings)["model_args"] = {**arguments, "max_disparity": 48, **small}
     trainer = {"limit_train_batches": 1, "limit_val_batches": 1, "logger": False, "callbacks": []}
     settings["trainer"] |= {**trainer, "enable_progress_bar": False, "num_sanity_val_steps": 0}
     crop = {"augmentation": "strong", "crop_height": 24, "crop_width": 48}
