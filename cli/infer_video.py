@@ -115,8 +115,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.streaming import settle, stream
 
     formats = check_forms(args.format)
-    topics = args.topics and tuple(args.topics)
-    shown = without_secrets(args.source)
+    shown, topics = without_secrets(args.source), args.topics and tuple(args.topics)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)
     known = list(sequence.notes)
@@ -130,8 +129,7 @@ def run(args: argparse.Namespace) -> int:
     how = {"scale": args.scale, "max_disparity": largest, "check": not args.no_check}
     with say_warnings() as said:
         first = settle(predictor, sequence, **how)
-    height, width = first.result.disparity.shape
-    for note in predictor.forewarnings(height, width, args.scale):
+    for note in predictor.forewarnings(*first.result.disparity.shape, args.scale):
         warn(f"{shown}: {note}")
     with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
@@ -162,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
         item["error"] = report.error
         warn(f"{shown}: {report.error}; what was written so far is complete")
     if not args.json:
-        _show(args, sequence, report)
+        _show(shown, sequence, report)
     status = end_run(run_summary(predictor, args.model, "sequences", [item]), out, args.json)
     ended = 128 + (signals[0] if signals else SIGINT)
     return ended if report.interrupted and not sequence.live else status
@@ -177,13 +175,10 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--colours {low:g} {high:g}: two disparities, the smaller one first")
 
 
-def _show(args: argparse.Namespace, sequence: StereoSequence, report: StreamReport) -> None:
-    from ..stereo.captures import without_secrets
-
+def _show(source: str, sequence: StereoSequence, report: StreamReport) -> None:
     height, width = report.size
-    shown = without_secrets(args.source)
     print(
-        f"{shown}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
+        f"{source}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
     facts = report.summary()

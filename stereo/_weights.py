@@ -7,20 +7,20 @@ from ..vision.hub.record import WeightsRecord
 DISPARITY_FUSION = {
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/disparity_fusion.safetensors",),
-        sha256="31aa0546052041df18fbe67ff76fa258ed7edb0f519c3a0b0197aae98a3c0159",
-        size=274_280,
+        sha256="6abd159e9265cd9aae63c4d22919e1d20232b74e3fc2e71d7d654a7d417cad34",
+        size=412_456,
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
-            "playground, with easnet_scaled": {"epe": 0.38, "bad1": 0.043, "bad2": 0.021},
-            "cones, with easnet_scaled": {"epe": 0.90, "bad1": 0.124, "bad2": 0.088},
-            "ETH3D, with easnet_scaled": {"epe": 1.50, "bad1": 0.154, "bad2": 0.091},
-            "Middlebury, with easnet_scaled": {"epe": 1.37, "bad1": 0.162, "bad2": 0.118},
-            "larger, with easnet_scaled": {"epe": 1.63, "bad1": 0.139, "bad2": 0.094},
-            "KITTI, with easnet_scaled": {"epe": 2.00, "d1": 0.125},
+            "playground, with easnet_scaled": {"epe": 0.38, "bad1": 0.040, "bad2": 0.019},
+            "cones, with easnet_scaled": {"epe": 0.89, "bad1": 0.121, "bad2": 0.087},
+            "ETH3D, with easnet_scaled": {"epe": 1.90, "bad1": 0.153, "bad2": 0.091},
+            "Middlebury, with easnet_scaled": {"epe": 1.27, "bad1": 0.143, "bad2": 0.102},
+            "larger, with easnet_scaled": {"epe": 1.27, "bad1": 0.109, "bad2": 0.062},
+            "KITTI, with easnet_scaled": {"epe": 1.96, "d1": 0.124},
         },
         command="python -m benchmarks.stereo_transfer --data DIR easnet_scaled",
-        training="1,000 steps of vizoo fit --config stereo/disparity_fusion_world.yaml on "
+        training="1,250 steps of vizoo fit --config stereo/disparity_fusion_world.yaml on "
         "disparities of easnet_scaled.worlds",
     )
 }

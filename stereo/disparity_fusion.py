@@ -35,19 +35,22 @@ _GREY, _CONTRAST, _DIFFERENCE = 0.45, 0.25, 0.1  # about what images and their d
 
 
 class DisparityFusion(nn.Module):
-    """Weighs disparities at half the image's size, and combines them at its own.
+    """Looks around at a quarter of the image's size, weighs at half of it, combines at its own.
 
     Args:
-        channels: of the layers.
+        channels: of the layers at half the size.
+        width: of those at a quarter.
     """
 
     output_names = ("fused",)
 
-    def __init__(self, channels: int = 24) -> None:
+    def __init__(self, channels: int = 24, width: int = 32) -> None:
         super().__init__()
         seen = 3 + _CLAIMS + (_CLAIMS - 1) + _CLAIMS + _HINTS
-        self.stem = nn.Conv2d(seen, channels, 6, 2, 2)
-        self.blocks = nn.Sequential(*(DilatedBlock(channels, d) for d in _DILATIONS))
+        self.stem = nn.Conv2d(seen, channels, 4, 2, 1)
+        self.down = nn.Conv2d(channels, width, 3, 2, 1)
+        self.blocks = nn.Sequential(*(DilatedBlock(width, d) for d in _DILATIONS))
+        self.up = nn.Conv2d(width, 4 * channels, 1)
         self.claims = nn.Conv2d(channels, 4 * _CLAIMS, 3, 1, 1)
         self.neighbours = nn.Conv2d(channels, 4 * 9, 3, 1, 1)
         self.apply(initialize)
@@ -84,16 +87,17 @@ class DisparityFusion(nn.Module):
             seen.append(difference / _DIFFERENCE)
         seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
         seen.append(hints)
-        x = torch.cat(seen, 1)
-        height, width = x.shape[-2:]
-        x = F.pad(x, (0, width % 2, 0, height % 2), mode="replicate")
-        x = self.blocks(F.leaky_relu(self.stem(x.to(self.stem.weight.dtype)), 0.2))
-        shares, around = (
+        height, width = left.shape[-2:]
+        x = _whole(torch.cat(seen, 1))
+        x = F.leaky_relu(self.stem(x.to(self.stem.weight.dtype)), 0.2)
+        around = self.blocks(F.leaky_relu(self.down(x), 0.2))
+        x = F.leaky_relu(x + F.pixel_shuffle(self.up(around), 2), 0.2)
+        shares, neighbours = (
             F.pixel_shuffle(layer(x), 2)[..., :height, :width].float()
             for layer in (self.claims, self.neighbours)
         )
         fused = (shares.softmax(1) * claims).sum(1, keepdim=True)
-        return convex_upsample(fused, around, "replicate")
+        return convex_upsample(fused, neighbours, "replicate")
 
     def example_inputs(
         self,
@@ -111,6 +115,13 @@ class DisparityFusion(nn.Module):
         return *views, claims, torch.rand(batch, _HINTS, height, width, **like)
 
 
+def _whole(x: Tensor) -> Tensor:
+    """Maps whose size halves twice. Padding takes long, so that it is left out where it can be."""
+    bottom, right = (-size % 4 for size in x.shape[-2:])
+    one_path = torch.compiler.is_compiling() or torch.jit.is_tracing()  # as exporters want it
+    return F.pad(x, (0, right, 0, bottom), mode="replicate") if one_path or bottom or right else x
+
+
 def _smooth(disparity: Tensor) -> Tensor:
     height, width = disparity.shape[-2:]
     right, bottom = (-size % _CELL for size in (width, height))
@@ -124,6 +135,6 @@ def _compressed(difference: Tensor) -> Tensor:
 
 
 @register_model(task="stereo-fusion", weights=DISPARITY_FUSION)
-def disparity_fusion(*, channels: int = 24) -> DisparityFusion:
+def disparity_fusion(*, channels: int = 24, width: int = 32) -> DisparityFusion:
     """Fusion of a network's disparity and that of semi-global matching."""
-    return DisparityFusion(channels)
+    return DisparityFusion(channels, width)

@@ -24,7 +24,7 @@ from vizoo.vision.inference import optimize
 
 class TestDisparityFusion(NetworkTester):
     name = "disparity_fusion"
-    parameters = 66_984
+    parameters = 101_320
 
     test_exports = slow(NetworkTester.test_exports)  # EASNet's has all of its operators
 
@@ -258,7 +258,8 @@ def test_a_network_in_another_runtime_is_guided(scene, tmp_path, monkeypatch):
         for name in ("torch", "onnxruntime")
     )
     assert there.guided and there.runtime == "onnxruntime"
-    torch.testing.assert_close(*(p.maps(scene["left"], scene["right"]) for p in (here, there)))
+    maps = [p.maps(scene["left"], scene["right"]) for p in (here, there)]
+    torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.gpu
