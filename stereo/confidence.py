@@ -46,10 +46,10 @@ _FITTED = {
 
 #: The same of guided networks.
 _GUIDED = {
-    (False, False): Coefficients(0.126, 2.363, -1.049, 0.0, 0.0),
-    (False, True): Coefficients(-0.437, 0.680, -0.671, 0.0, -0.704),
-    (True, False): Coefficients(1.045, 0.399, -0.692, 2.130, 0.0),
-    (True, True): Coefficients(0.456, 0.0, -0.484, 1.314, -0.499),
+    (False, False): Coefficients(-0.336, 2.268, -1.139, 0.0, 0.0),
+    (False, True): Coefficients(-0.634, 0.905, -0.804, 0.0, -0.662),
+    (True, False): Coefficients(1.007, 0.468, -0.676, 1.815, 0.0),
+    (True, True): Coefficients(0.445, 0.018, -0.484, 1.230, -0.478),
 }
 
 
