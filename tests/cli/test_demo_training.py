@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import types
+from unittest.mock import create_autospec
 
 import pytest
 import yaml
@@ -146,6 +147,8 @@ def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
         files = (out / "training.yaml", out / "fadnet_demo.safetensors")
         return training.Training(commands, *files, losses, [(2, 4.0)], 1, 60.0)
 
+    made = create_autospec(families.family_cards, return_value=cards)
+    monkeypatch.setattr(tour, "family_cards", made)
     monkeypatch.setattr(tour, "cut_subnets", cut)
     monkeypatch.setattr(tour, "train", fit)
     assert main(["demo", "--json"]) == 0
@@ -163,6 +166,8 @@ def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
     assert report["training"]["test"] is None and report["training"]["interrupted"] == 1
     for word in ("FADNet++", "DispMVS", "SphereDepth", "CovidNet3D", "interrupted, resumed"):
         assert word in page
+    sample, _, views = made.call_args.args
+    assert sample.size == (96, 192) and views == "demo/pair/left.png demo/pair/right.png"
     for card in cards:
         assert card.pictures and all(
             re.match("vizoo |pip install ", line) for line in card.commands
