@@ -129,7 +129,8 @@ def run(args: argparse.Namespace) -> int:
     how = {"scale": args.scale, "max_disparity": largest, "check": not args.no_check}
     with say_warnings() as said:
         first = settle(predictor, sequence, **how)
-    for note in predictor.forewarnings(*first.result.disparity.shape, args.scale):
+    height, width = first.result.disparity.shape
+    for note in predictor.forewarnings(height, width, args.scale):
         warn(f"{shown}: {note}")
     with noted_signals() as signals, collect_warnings() as later, progress() as bar:
         report = stream(
@@ -176,9 +177,9 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _show(source: str, sequence: StereoSequence, report: StreamReport) -> None:
-    height, width = report.size
+    size = "{1}x{0}".format(*report.size)
     print(
-        f"{source}: {report.frames} frames of {width}x{height} in {report.seconds:.1f} s: "
+        f"{source}: {report.frames} frames of {size} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
     facts = report.summary()
