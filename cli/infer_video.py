@@ -183,11 +183,9 @@ def _show(source: str, sequence: StereoSequence, report: StreamReport) -> None:
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"
     )
     facts = report.summary()
-    told = ["nothing is known"]
-    if facts["disparity"] is not None:
-        told = [
-            "disparity {min:.1f} to {max:.1f} px, median {median:.1f}".format(**facts["disparity"])
-        ]
+    told, span = ["nothing is known"], facts["disparity"]
+    if span is not None:
+        told = ["disparity {min:.1f} to {max:.1f} px, median {median:.1f}".format(**span)]
     if "left_out" in facts:
         told.append(f"{facts['left_out']:.0%} left out")
     told += [f"matched at {report.scale:g} of the size"] * (report.scale != 1)
