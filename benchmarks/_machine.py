@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import multiprocessing
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,7 @@ from vizoo.nas.efficiency.provenance import device_name
 
 
 def arguments(doc: str, threads: int = 2) -> argparse.ArgumentParser:
-    """Of a benchmark's options, described by the first line of its docstring."""
+    """A parser of a benchmark's options, described by the first line of its docstring."""
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
     made.add_argument("--threads", type=int, default=threads)
     return made
@@ -45,9 +46,12 @@ def machine() -> str:
 
 
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]] = (), title: str | None = None, left=1
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]] = (),
+    title: str | None = None,
+    left: int = 1,
 ) -> Table:
-    """Of figures: the first `left` columns stand left, the others right."""
+    """A table of figures: the first `left` columns stand left, the others right."""
     made = Table(title=title)
     for place, column in enumerate(columns):
         made.add_column(column, justify="left" if place < left else "right")
@@ -57,7 +61,12 @@ def table(
 
 
 def record(
-    path: Path, title: str, about: str, command: str, columns: Sequence[str], rows: list[list[str]]
+    path: str | os.PathLike,
+    title: str,
+    about: str,
+    command: str,
+    columns: Sequence[str],
+    rows: list[list[str]],
 ) -> None:
     """Write a table with where it comes from, as `docs/results` keeps them."""
     done = subprocess.run(
@@ -81,9 +90,9 @@ def seconds(function: Callable[[], object], device: torch.device | str = "cpu") 
     """Time of one call: wall time, or with one thread of a CPU the CPU time of the process."""
     if torch.device(device).type != "cpu" or torch.get_num_threads() > 1:
         return milliseconds(function, device) / 1e3
-    start = time.process_time()
+    begun = time.process_time()
     function()
-    return time.process_time() - start
+    return time.process_time() - begun
 
 
 def in_turns(

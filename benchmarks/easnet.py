@@ -39,7 +39,7 @@ def _plainly(net: nn.Module, *views: Tensor) -> Tensor:
         return net(*views)
 
 
-def _settled(net: nn.Module) -> nn.Module:
+def _calibrated(net: nn.Module) -> nn.Module:
     """Batch norms that normalise and soft heads: random weights saturate and amplify rounding."""
     with torch.no_grad():
         for layer in (*net.heads, *(refinement.final_conv for refinement in net.refinement)):
@@ -61,7 +61,7 @@ def inference(size: tuple[int, int], repeat: int) -> Table:
         supernet = create_model(name)
         space = search_space(supernet)
         for kind, architecture in (("largest", space.largest()), ("smallest", space.smallest())):
-            net = _settled(extract(supernet, architecture))
+            net = _calibrated(extract(supernet, architecture))
             forms = {"plain": partial(_plainly, net), "float32": optimize(net)}
             forms["bfloat16"] = optimize(net, torch.bfloat16)
             found = measured(forms, views, repeat).values()

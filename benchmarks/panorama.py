@@ -109,7 +109,10 @@ def convolutions(options: argparse.Namespace, device: torch.device) -> Table:
     macs, size = 4 * face_count(level) * channels**2, 4 * face_count(level) * channels
     # Forward reads a face and its neighbours and writes; backward does the same, both gradients,
     # and one value a neighbour there and back.
-    for what, memory, products, tensors in (("forward",) * 2 + (1, 5), ("backward", "both", 2, 12)):
+    for what, memory, products, tensors in (
+        ("forward", "forward", 1, 5),
+        ("backward", "both", 2, 12),
+    ):
         floor = "-"
         if device.type == "cpu":
             floor = f"{1e3 * (products * macs / gemm_rate() + tensors * size / copy_rate()):.0f}"

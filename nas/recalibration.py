@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..common.layers import evaluating
 from .elastic.base import ElasticModule, Part, put
 
-__all__ = ["batch_statistics", "evaluating", "recalibrate", "run_batch", "samples"]
+__all__ = ["batch_statistics", "recalibrate", "run_batch", "samples"]
 
 
 @torch.no_grad()

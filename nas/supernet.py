@@ -108,7 +108,7 @@ def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool =
 
 
 def subnet_of(model: _Network, subnet: Mapping[str, Any] | None) -> _Network:
-    """The supernet itself, or the network that `Architecture.to_json` names, extracted from it."""
+    """The supernet where `subnet` is None, else what is extracted by `Architecture.to_json`'s."""
     return model if subnet is None else extract(model, Architecture.from_json(subnet))
 
 

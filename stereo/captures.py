@@ -27,7 +27,7 @@ _FASTEST = 1000  # frames a second; some sources name a clock's rate instead
 class Captures:
     """One or two open captures of OpenCV, and their first pictures."""
 
-    sources: list[str]  #: as they were given
+    sources: list[str]  #: as they may be shown, addresses without passwords
     captures: list[Any]
     first: list[Any]  #: pictures, (H, W, 3) uint8 RGB
     layout: str  #: of a source that holds both views
@@ -120,8 +120,10 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
 
 
 def without_secrets(word: str) -> str:
-    """An address without the name, password and query that may be part of it."""
-    return re.sub(r"(://)[^/@]*@", r"\1", word).split("?")[0] if "://" in word else word
+    """An address without the name, password, query and fragment that may be part of it."""
+    if "://" not in word:
+        return word
+    return re.split(r"[?#]", re.sub(r"(://)[^/]*@", r"\1", word))[0]
 
 
 def _capture(word: str, live: bool) -> Any:

@@ -116,9 +116,12 @@ class DisparityFusion(nn.Module):
 
 
 def _whole(x: Tensor) -> Tensor:
-    """Maps whose size halves twice. Padding takes long, so that it is left out where it can be."""
+    """Padded below and on the right to multiples of 4.
+
+    Even padding by nothing copies, and exporters want one path.
+    """
     bottom, right = (-size % 4 for size in x.shape[-2:])
-    one_path = torch.compiler.is_compiling() or torch.jit.is_tracing()  # as exporters want it
+    one_path = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return F.pad(x, (0, right, 0, bottom), mode="replicate") if one_path or bottom or right else x
 
 

@@ -222,7 +222,7 @@ def passed_over(count: int, reason: str) -> str:
 
 def _captured(words: list[str], layout: str, live: bool) -> StereoSequence:
     captures = open_captures(words, layout, live)
-    words = [without_secrets(word) for word in words]
+    words = captures.sources
     facts = dict(zip(("left", "right"), words, strict=False))
     if len(words) == 1:
         facts["layout"] = captures.layout

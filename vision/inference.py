@@ -18,7 +18,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils._pytree import tree_map
 
-from ..nas.recalibration import evaluating
+from ..common.layers import evaluating
 from ..nas.supernet import active, extract, search_space
 
 __all__ = ["check_prediction", "convert", "evaluating", "folded", "optimize", "standalone"]

@@ -169,8 +169,8 @@ class NetworkTask(OptimisedTask):
     """Trains a network of the zoo on truth that stands in the batch, and measures it.
 
     A subclass has `outputs(batch)` and their `loss(outputs, batch)` for training, and
-    `predictions(batch)` for measuring: what `val_metrics` and `test_metrics` take, and how sure
-    that is, where it says so. `picture(batch, *predictions)` shows all.
+    `predictions(batch)` for measuring: what `val_metrics` and `test_metrics` take, alone or with
+    its confidence. `picture(batch, *predictions)` shows all.
 
     Args:
         model: name of a network, see `vizoo models`.

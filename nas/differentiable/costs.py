@@ -21,7 +21,8 @@ class Cost:
     Args:
         target: the cost to keep to, in the table's unit: milliseconds, values, multiply-adds.
         quantity: `parameters` or `macs`, counted when the search begins; or what the table has.
-        table: file of a `CostTable` or a `LatencyTable`; needed for `latency`.
+        table: file of a `CostTable`, or of a `LatencyTable` for what explains its latencies best
+            as a sum; needed for `latency`.
         weight: factor of the term that is added.
         form: with the expected cost E and the target T the loss L becomes for `hinge`
             L + weight · max(0, E/T − 1), which asks for no less than the target; for `linear`
@@ -53,24 +54,31 @@ class Cost:
         """Read the table, or count it on inputs of the supernet, for a part of its space.
 
         Raises:
-            ValueError: the table is of another space or quantity, or has costs of 1 or less, of
-                which the form `log` makes no loss.
+            ValueError: the table is of another space or quantity, or has costs of which the form
+                makes no loss: of 1 or less for `log`, of 0 or less for `power`.
         """
         if self._file is None:
             table = CostTable.counted(model, inputs, self.quantity)
         else:
             table = CostTable.load(self._file)
-            if table.space != search_space(model) or table.quantity != self.quantity:
+            if table.quantity != self.quantity:
                 raise ValueError(
-                    f"{self._file}: a table of {table.quantity} for another search space or "
-                    f"quantity than this search's {self.quantity}"
+                    f"{self._file}: a table of {table.quantity}, and the search's cost is "
+                    f"{self.quantity}"
                 )
+            if table.space != search_space(model):
+                raise ValueError(f"{self._file}: a table for another search space")
         table = table.within(space)
         if self.form == "log" and table.floor <= 1:
             raise ValueError(
                 f"a cost of the form log takes costs above 1, but the {self.quantity} may be as "
                 f"low as {table.floor:.3g}: take the form hinge, linear or power, or give table "
                 "and target in a smaller unit"
+            )
+        if self.form == "power" and table.floor <= 0:
+            raise ValueError(
+                f"a cost of the form power takes costs above 0, but the {self.quantity} may be as "
+                f"low as {table.floor:.3g}: take the form hinge or linear"
             )
         self.table = table
 

@@ -27,7 +27,7 @@ from ..elastic.containers import ElasticOperation
 from ..space import Architecture, SearchSpace
 from ..supernet import activate, elastic_modules, extract, search_space
 from .provenance import software
-from .table import FORMAT, LatencyTable
+from .table import LATENCY_TABLE, LatencyTable
 
 __all__ = ["CostTable"]
 
@@ -224,7 +224,7 @@ class CostTable(JsonFile):
         Raises:
             ValueError: it is neither, of another version, or a latency table that is not complete.
         """
-        if isinstance(data, dict) and data.get("format") == FORMAT:
+        if isinstance(data, dict) and data.get("format") == LATENCY_TABLE:
             table = LatencyTable.from_json(data)
             if not table.complete:
                 measured = f"{len(table.samples)} of {table.planned}"

@@ -23,7 +23,7 @@ from .regressor import CostRegressor
 
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
-FORMAT, _VERSION = "vizoo latency table", 1
+LATENCY_TABLE, _VERSION = "vizoo latency table", 1
 QUANTITIES = ("latency", "parameters", "macs", "memory")
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
@@ -211,7 +211,7 @@ class LatencyTable(JsonFile):
         """Plain values for `from_json`; the errors are for readers, not read back."""
         errors = self.errors() if self.complete else {}
         return {
-            "format": FORMAT,
+            "format": LATENCY_TABLE,
             "version": _VERSION,
             "model": self.model,
             "conditions": self.conditions.to_json(),
@@ -231,7 +231,7 @@ class LatencyTable(JsonFile):
         Raises:
             ValueError: it is not that, or of another version.
         """
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
+        if not isinstance(content, dict) or content.get("format") != LATENCY_TABLE:
             raise ValueError("not a latency table; `vizoo latency build` writes them")
         check_version(content, _VERSION, cls.called)
         try:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from ...common.layers import evaluating
 from ..architecture import near
 from ..elastic.base import ElasticModule
-from ..recalibration import batch_statistics, evaluating, run_batch
+from ..recalibration import batch_statistics, run_batch
 from .estimators import Estimator, sample_dimensions, two_nn
 
 __all__ = ["gradients", "named_layers", "profile"]

@@ -199,14 +199,14 @@ def first_batches(
         if isinstance(sampler, DistributedSampler):  # which has divided them already
             rank, count = 0, None if count is None else len(range(rank, count, processes))
             processes = 1
-        with _seeded(loader, getattr(loader, "batch_sampler", None), sampler):
+        with _seeded_generators(loader, getattr(loader, "batch_sampler", None), sampler):
             batches = islice(loader, rank, count, processes)
             yield map(trainer.strategy.batch_to_device, batches)
 
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Seed what draws by itself; afterwards it draws on as if nothing had been."""
+    """Seed torch's, Python's and NumPy's own generators; afterwards they are as before."""
     with isolate_rng():
         torch.manual_seed(0)
         random.seed(0)
@@ -215,7 +215,7 @@ def seeded() -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(*owners: object) -> Iterator[None]:
+def _seeded_generators(*owners: object) -> Iterator[None]:
     """Seed the generators that any of these draw from; afterwards they are as before."""
     generators = (getattr(owner, "generator", None) for owner in owners)
     states = {g: g.get_state() for g in generators if isinstance(g, Generator)}
@@ -237,8 +237,8 @@ def _loader(trainer: Trainer) -> Any:
     if data is not None:
         if trainer.state.fn != "fit":
             data.setup("fit")
-        return one_loader(data.train_dataloader())
-    loader = one_loader(trainer.train_dataloader)
+        return first_loader(data.train_dataloader())
+    loader = first_loader(trainer.train_dataloader)
     if loader is None:
         raise ValueError(
             "no training data to recalibrate batch normalisation on: give the trainer a data "
@@ -251,6 +251,6 @@ def _loader(trainer: Trainer) -> Any:
     return loader
 
 
-def one_loader(loaders: Any) -> Any:
+def first_loader(loaders: Any) -> Any:
     """The loader itself, or of several the first."""
     return next(iter(loaders.values())) if isinstance(loaders, Mapping) else loaders

@@ -216,7 +216,7 @@ REFUSED = {
     "empty": (("empty", "r"), "empty: no image there"),
     "alone": (("l",), "l: RIGHT is missing"),
     "one twice": (("l.mp4", "l.mp4"), "l.mp4: named for both views"),
-    "one stream": (("rtsp://me:secret@a/x",) * 2, "rtsp://a/x: named for both views"),
+    "one stream": (("rtsp://me:s@cret@a/x?key=1#k",) * 2, "rtsp://a/x: named for both views"),
     "no camera": (("camera:7",), "camera:7: no such camera"),
     "no stream": (("rtsp://127.0.0.1:1/x",), "no stream comes from this address"),
 }

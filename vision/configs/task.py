@@ -26,7 +26,7 @@ from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
-from ...nas.training.evaluation import one_loader, seeded, training_loss
+from ...nas.training.evaluation import first_loader, seeded, training_loss
 from .builtin import resolve_config
 from .messages import condense
 
@@ -196,7 +196,8 @@ class FitConfig:
             self.data.prepare_data()
             self.data.setup("fit")
             place = torch.device(device)
-            loader = one_loader(self.data.train_dataloader())  # of a differentiable search's halves
+            # A differentiable search has two, of weights and of logits.
+            loader = first_loader(self.data.train_dataloader())
             yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
 
     def forward(self, net: nn.Module, batch: Any) -> object:

@@ -24,6 +24,7 @@ from ...common.files import atomic_write
 
 __all__ = [
     "SUFFIXES",
+    "ImageLike",
     "as_image",
     "image_size",
     "read_image",

@@ -17,12 +17,12 @@ import torch
 from torch import nn
 
 from ...common.counts import count, on_meta
+from ...common.layers import evaluating
 from ...common.quantities import KINDS, parse_quantity, unit_of
 from ...nas.efficiency.build import plan
 from ...nas.efficiency.provenance import Conditions
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import QUANTITIES, LatencyTable
-from ...nas.recalibration import evaluating
 from ...nas.search.constraints import Constraint
 from ...nas.search.evolution import evolve
 from ...nas.space import Architecture, SearchSpace
@@ -282,6 +282,7 @@ def table_beside(
     Raises:
         ValueError: the file there is damaged.
     """
+    dtype, runtime = dtype or "float32", runtime or "torch"
     kinds = f".{runtime}.{dtype}", f".{runtime}", ""
     paths = [beside_weights(source, f"{kind}.latency.json") for kind in kinds]
     path = next((path for path in paths if path is not None and path.is_file()), None)
@@ -291,7 +292,7 @@ def table_beside(
     same = table.model == dict(cast("dict[str, Any]", net.architecture))
     own = table.conditions
     there = (own.height, own.width), own.device, own.dtype, own.runtime
-    asked = size or there[0], device or "cpu", dtype or "float32", runtime or "torch"
+    asked = size or there[0], device or "cpu", dtype, runtime
     serves = same and there == asked and table.space.holds(space) and table.complete
     return table if serves else None
 

@@ -156,9 +156,17 @@ def comparison_picture(
 def depth_panels(
     image: Tensor, depth: Tensor, truth: Tensor, valid: Tensor | None, largest_error: float
 ) -> list[np.ndarray]:
-    """Draw image, true and predicted depth, near red and far blue, and relative error.
+    """Draw an image, true and predicted depth, near red and far blue, and the relative error.
 
-    `largest_error` has the last colour; else as in the tasks' `depth_comparison`.
+    Args:
+        image: (3, H, W), RGB in [0, 1].
+        depth: predicted, (1, H, W).
+        truth: the same shape.
+        valid: where it is known, likewise; None: everywhere.
+        largest_error: what has the last colour.
+
+    Returns:
+        Four pictures (H, W, 3) uint8.
     """
     true, known = _as_map(truth, valid)
     predicted, _ = _as_map(depth)
