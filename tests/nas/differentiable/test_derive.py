@@ -215,8 +215,17 @@ def test_a_cost_reads_its_table(net, tmp_path):
     cost.prepare(net, (), space)
     assert not cost.constraint.satisfied(space.largest())
     other = Cost(1e4, "parameters", str(tmp_path / "macs.json"))
-    with pytest.raises(ValueError, match="macs.json: a table of macs for another"):
+    with pytest.raises(ValueError, match="macs.json: a table of macs, and .* cost is parameters"):
         other.prepare(net, (), space)
+    CostTable(SPACE, "macs", 0.0, {c.name: (1.0, 2.0, 3.0) for c in SPACE}).save(
+        tmp_path / "macs.json"
+    )
+    with pytest.raises(ValueError, match="macs.json: a table for another search space"):
+        Cost(1e4, "macs", str(tmp_path / "macs.json")).prepare(net, (), space)
+    below = CostTable(space, "macs", -9.0, CostTable.counted(net, (X,), "macs").costs)
+    below.save(tmp_path / "macs.json")
+    with pytest.raises(ValueError, match="form power takes costs above 0"):
+        Cost(1e4, "macs", str(tmp_path / "macs.json"), form="power").prepare(net, (), space)
 
 
 PROBABILITIES = {"a": [0.1, 0.2, 0.7], "b": [0.25, 0.35, 0.4], "c": [0.05, 0.9, 0.05]}
