@@ -71,28 +71,6 @@ EASNET_SCALED = {
 }
 
 EASNET_SMALL = {
-    "generated": WeightsRecord(
-        sources=("package:stereo/weights/easnet_small.safetensors",),
-        sha256="51df4877d3e440f3ff787bbbb99bce3f3ea8e34a1ee7114087e3e5f9820cf3fe",
-        size=1_370_340,
-        licence="Apache-2.0",
-        trained_on="generated scenes alone",
-        metrics={
-            "playground": {"epe": 0.495, "bad1": 0.068, "bad2": 0.028},
-            "cones": {"epe": 1.081, "bad1": 0.188, "bad2": 0.109},
-            "ETH3D": {"epe": 0.65, "bad1": 0.146, "bad2": 0.066},
-            "Middlebury": {"epe": 1.7, "bad1": 0.229, "bad2": 0.153},
-            "larger": {"epe": 14.71, "bad1": 0.394, "bad2": 0.325},
-            "KITTI": {"epe": 3.92, "d1": 0.199},
-        },
-        command="python -m benchmarks.stereo_transfer",
-        training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
-        "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
-        "--model.init_weights in the parts that this config names",
-        input={"max_disparity": 96},
-        reach=72,
-        architecture={"max_disparity": 96},
-    ),
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/easnet_small_worlds.safetensors",),
         sha256="d109dd0d4132416b680d74fd98ab1cbfdff4646dac26a270e6b12abeee840e72",
@@ -115,6 +93,28 @@ EASNET_SMALL = {
         input={"max_disparity": 192},
         reach=96,
         architecture={"max_disparity": 192},
+    ),
+    "generated": WeightsRecord(
+        sources=("package:stereo/weights/easnet_small.safetensors",),
+        sha256="51df4877d3e440f3ff787bbbb99bce3f3ea8e34a1ee7114087e3e5f9820cf3fe",
+        size=1_370_340,
+        licence="Apache-2.0",
+        trained_on="generated scenes alone",
+        metrics={
+            "playground": {"epe": 0.495, "bad1": 0.068, "bad2": 0.028},
+            "cones": {"epe": 1.081, "bad1": 0.188, "bad2": 0.109},
+            "ETH3D": {"epe": 0.65, "bad1": 0.146, "bad2": 0.066},
+            "Middlebury": {"epe": 1.7, "bad1": 0.229, "bad2": 0.153},
+            "larger": {"epe": 14.71, "bad1": 0.394, "bad2": 0.325},
+            "KITTI": {"epe": 3.92, "d1": 0.199},
+        },
+        command="python -m benchmarks.stereo_transfer",
+        training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
+        "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
+        "--model.init_weights in the parts that this config names",
+        input={"max_disparity": 96},
+        reach=72,
+        architecture={"max_disparity": 96},
     ),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
+_FARTHER = 1.5  # what nets alone lose from their reach to 1.3 or 2 times it, the fusion gets back
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
 
@@ -32,6 +34,11 @@ class Guided(nn.Module):
         fusion: a `DisparityFusion`; the trained one that comes with the package by default.
         scored: whether `net` has a method `predict` that also gives its certainty; what it says
             itself by default.
+
+    Attributes:
+        max_disparity: the network's, see `max_disparity`.
+        reach: pixels; half as much again as the network's, at most its ``max_disparity``. None
+            where the network's was not measured.
     """
 
     output_names = ("disparity",)
@@ -45,7 +52,10 @@ class Guided(nn.Module):
         self.scored = getattr(net, "scored", False) if scored is None else scored
         known = getattr(net, "architecture", {"name": type(net).__name__})
         self.architecture = {"name": "Guided", "net": known}
-        self.max_disparity, self.reach = max_disparity(net), getattr(net, "reach", None)
+        self.max_disparity = max_disparity(net)
+        self.reach: float | None = getattr(net, "reach", None)
+        if self.reach is not None:
+            self.reach = min(_FARTHER * self.reach, self.max_disparity or math.inf)
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""

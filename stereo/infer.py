@@ -76,8 +76,8 @@ class StereoPredictor:
         guided: whether it is.
         max_disparity: pixels; the network is made for disparities below that. None where it does
             not say.
-        reach: pixels; the largest disparity up to which the network was measured to work, or
-            ``max_disparity`` where it was not.
+        reach: pixels; the largest disparity up to which the network was measured to work, guided
+            half as much again (see `Guided`), or ``max_disparity`` where it was not.
 
     Raises:
         FileNotFoundError: there is no such weight file.
@@ -107,8 +107,8 @@ class StereoPredictor:
         own = isinstance(net, Guided)
         self.guided = own or (model == DEFAULT_MODEL if guided is None else guided)
         if self.guided and not own:
-            fusion = load_network(FUSION, "stereo-fusion").to(self.device)
-            self.net = Guided(self.net, optimize(fusion, self.dtype), self._scored)
+            fusion = optimize(load_network(FUSION, "stereo-fusion").to(self.device), self.dtype)
+            self.net, net = (Guided(part, fusion, self._scored) for part in (self.net, net))
         self.runtime = runtime if exported is None else exported.runtime
         self._bytes: float | None = None
         self.max_disparity = max_disparity(net)
