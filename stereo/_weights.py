@@ -67,10 +67,63 @@ EASNET_SCALED = {
         "at last on 2,000",
         input={"max_disparity": 192},
         reach=80,
-    )
+    ),
+    "two_thirds": WeightsRecord(
+        sources=("package:stereo/weights/easnet_scaled_two_thirds.safetensors",),
+        sha256="fe3fc5f97bf043fe6d097531e27cfc454de1575a81f442cbc2f5fa3723e8671e",
+        size=1_338_964,
+        licence="Apache-2.0",
+        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
+        metrics={
+            "playground": {"epe": 0.55, "bad1": 0.115, "bad2": 0.039},
+            "cones": {"epe": 1.19, "bad1": 0.242, "bad2": 0.131},
+            "ETH3D": {"epe": 0.94, "bad1": 0.168, "bad2": 0.078},
+            "Middlebury": {"epe": 1.79, "bad1": 0.287, "bad2": 0.174},
+            "larger": {"epe": 2.35, "bad1": 0.278, "bad2": 0.164},
+            "KITTI": {"epe": 2.50, "d1": 0.177},
+        },
+        command="python -m benchmarks.stereo_transfer",
+        training="easnet_scaled.worlds, the subnet that matches at 2/3 of the size and is largest "
+        "else, convolutions in float16",
+        input={"max_disparity": 192},
+        reach=112,
+        subnet={
+            "version": 1,
+            "choices": {
+                "stages.1.depth": 2,
+                "stages.2.depth": 2,
+                "candidates": "all",
+                "aggregation.depth": 3,
+                "refinement.blocks": 6,
+                "size": "2/3",
+            },
+        },
+    ),
 }
 
 EASNET_SMALL = {
+    "generated": WeightsRecord(
+        sources=("package:stereo/weights/easnet_small.safetensors",),
+        sha256="51df4877d3e440f3ff787bbbb99bce3f3ea8e34a1ee7114087e3e5f9820cf3fe",
+        size=1_370_340,
+        licence="Apache-2.0",
+        trained_on="generated scenes alone",
+        metrics={
+            "playground": {"epe": 0.495, "bad1": 0.068, "bad2": 0.028},
+            "cones": {"epe": 1.081, "bad1": 0.188, "bad2": 0.109},
+            "ETH3D": {"epe": 0.65, "bad1": 0.146, "bad2": 0.066},
+            "Middlebury": {"epe": 1.7, "bad1": 0.229, "bad2": 0.153},
+            "larger": {"epe": 14.71, "bad1": 0.394, "bad2": 0.325},
+            "KITTI": {"epe": 3.92, "d1": 0.199},
+        },
+        command="python -m benchmarks.stereo_transfer",
+        training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
+        "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
+        "--model.init_weights in the parts that this config names",
+        input={"max_disparity": 96},
+        reach=72,
+        architecture={"max_disparity": 96},
+    ),
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/easnet_small_worlds.safetensors",),
         sha256="d109dd0d4132416b680d74fd98ab1cbfdff4646dac26a270e6b12abeee840e72",
@@ -93,28 +146,6 @@ EASNET_SMALL = {
         input={"max_disparity": 192},
         reach=96,
         architecture={"max_disparity": 192},
-    ),
-    "generated": WeightsRecord(
-        sources=("package:stereo/weights/easnet_small.safetensors",),
-        sha256="51df4877d3e440f3ff787bbbb99bce3f3ea8e34a1ee7114087e3e5f9820cf3fe",
-        size=1_370_340,
-        licence="Apache-2.0",
-        trained_on="generated scenes alone",
-        metrics={
-            "playground": {"epe": 0.495, "bad1": 0.068, "bad2": 0.028},
-            "cones": {"epe": 1.081, "bad1": 0.188, "bad2": 0.109},
-            "ETH3D": {"epe": 0.65, "bad1": 0.146, "bad2": 0.066},
-            "Middlebury": {"epe": 1.7, "bad1": 0.229, "bad2": 0.153},
-            "larger": {"epe": 14.71, "bad1": 0.394, "bad2": 0.325},
-            "KITTI": {"epe": 3.92, "d1": 0.199},
-        },
-        command="python -m benchmarks.stereo_transfer",
-        training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
-        "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
-        "--model.init_weights in the parts that this config names",
-        input={"max_disparity": 96},
-        reach=72,
-        architecture={"max_disparity": 96},
     ),
 }
 

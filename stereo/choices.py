@@ -73,8 +73,7 @@ class Choices:
 
     def __init__(self, models: Sequence[str] = (), device: str = "auto") -> None:
         models = models or sorted(
-            list_models("stereo/*", pretrained=True),
-            key=lambda name: not name.startswith(f"{DEFAULT_MODEL}."),
+            list_models("stereo/*", pretrained=True), key=lambda name: name != DEFAULT_MODEL
         )
         self._sources = _called(models)
         self._device = device

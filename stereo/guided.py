@@ -21,7 +21,7 @@ FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
-_FARTHER = 1.5  # what nets alone lose from their reach to 1.3 or 2 times it, the fusion gets back
+_FARTHER = 1.2  # what nets alone lose between their reach and 1.2 to 2 times it, fusion gets back
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
 
@@ -37,8 +37,8 @@ class Guided(nn.Module):
 
     Attributes:
         max_disparity: the network's, see `max_disparity`.
-        reach: pixels; half as much again as the network's, at most its ``max_disparity``. None
-            where the network's was not measured.
+        reach: pixels; a fifth more than the network's, at most its ``max_disparity``. None where
+            the network's was not measured.
     """
 
     output_names = ("disparity",)

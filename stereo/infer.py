@@ -77,7 +77,7 @@ class StereoPredictor:
         max_disparity: pixels; the network is made for disparities below that. None where it does
             not say.
         reach: pixels; the largest disparity up to which the network was measured to work, guided
-            half as much again (see `Guided`), or ``max_disparity`` where it was not.
+            a fifth more (see `Guided`), or ``max_disparity`` where it was not.
 
     Raises:
         FileNotFoundError: there is no such weight file.

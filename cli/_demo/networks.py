@@ -77,7 +77,15 @@ def choose(model: str | os.PathLike[str] | None) -> list[str]:
     if model is None:
         return shipped
     asked = os.fspath(model)
-    return [asked, *(name for name in shipped if name != asked.split(".")[0])]
+    return [asked, *(name for name in shipped if asked not in (name, _tagged(name)))]
+
+
+def _tagged(name: str) -> str:
+    """The name of a model's weights in full."""
+    from ...vision.hub.registry import model_info
+
+    entry = model_info(name)
+    return name if entry.tag else entry.tagged_names[0]
 
 
 def open_weights(source: str) -> Weights:
@@ -101,7 +109,7 @@ def open_weights(source: str) -> Weights:
         return Weights(source, Path(source.removeprefix("local-dir:")).name, net, facts, front)
     entry = model_info(source)
     record = cast("WeightsRecord", entry.record)
-    full = source if entry.tag else entry.tagged_names[0]
+    full = _tagged(source)
     facts = {
         "trained on": record.trained_on,
         "licence": record.licence,

@@ -160,7 +160,7 @@ def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
     for part in range(1, 5):
         assert f"vizoo demo: {part}/4 " in said.err
     assert [network["weights"] for network in report["networks"]] == [
-        "easnet_small.worlds",
+        "easnet_scaled.two_thirds",
         None,
     ]
     assert report["training"]["test"] is None and report["training"]["interrupted"] == 1

@@ -258,8 +258,8 @@ def test_scales_that_are_none(pair, scale):
 def test_a_real_network_gets_near_things_back():
     """Its own disparities end far below these."""
     left, right = shifted(130)
-    predictor = vizoo.StereoPredictor("easnet_small.generated", device="cpu")
-    assert predictor.reach == vizoo.model_info("easnet_small.generated").record.reach
+    predictor = vizoo.StereoPredictor("easnet_small", device="cpu")
+    assert predictor.reach == vizoo.model_info("easnet_small").record.reach
     wanted = 130
     with pytest.warns(UserWarning, match="disparities reach about 1[23]"):
         found = predictor(left, right, check=False).disparity

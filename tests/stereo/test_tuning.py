@@ -42,7 +42,7 @@ def pairs(scenes):
 
 @pytest.fixture(scope="module")
 def net():
-    return create_model("easnet_small.generated").eval()
+    return create_model("easnet_small", pretrained=True).eval()
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,12 @@ import vizoo
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.nas.efficiency.table import LatencyTable
+from vizoo.nas.space import Architecture
+from vizoo.nas.supernet import extract
+from vizoo.stereo import DEFAULT_MODEL
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
+from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.registry import list_models, model_info
 from vizoo.vision.subnets.bench import load_supernet
 from vizoo.vision.subnets.best import table_beside
@@ -49,7 +53,7 @@ def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_they_say_how_far_they_were_measured_to_see(name, capsys):
-    predictor = StereoPredictor(name, device="cpu")
+    predictor = StereoPredictor(name, device="cpu", guided=False)
     reach = model_info(name).record.reach
     assert predictor.reach == reach and 0 < reach < predictor.max_disparity
     assert main(["models", name, "--json"]) == 0
@@ -74,3 +78,13 @@ def test_latency_tables_are_of_what_their_names_say(file):
     net, space, _ = load_supernet(supernet)
     assert table_beside(supernet, net, space, **how) == table
     assert table.errors()["regressor"].spearman > 0.9
+
+
+def test_the_default_is_a_subnet_of_the_supernet():
+    """Its convolutions are kept in half as many bits."""
+    net, supernet = (create_model(name) for name in (DEFAULT_MODEL, "easnet_scaled.worlds"))
+    chosen = Architecture(net.architecture["subnet"]["choices"])
+    whole = extract(supernet, chosen).state_dict()
+    assert net.state_dict().keys() == whole.keys()
+    for name, values in net.state_dict().items():
+        torch.testing.assert_close(values, whole[name], rtol=1e-3, atol=1e-6)

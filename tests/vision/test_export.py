@@ -71,7 +71,7 @@ def runtimes(to):
 def test_where_weights_come_from(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("easnet_small").mkdir()  # such as one of results; the model is meant
-    assert open_named("easnet_small")[1] == "easnet_small.worlds"
+    assert open_named("easnet_small")[1] == "easnet_small.generated"
     assert open_named("easnet_small.generated")[1] == "easnet_small.generated"
     assert open_named("fadnet_plus_micro")[1] == "random"
     net = vizoo.create_model("fadnet_plus_micro")
