@@ -66,15 +66,16 @@ def add_operators(
     """
     missing = {op.key: op for op in operators if op.key not in entries}
     for key, operator in missing.items():
-        entries[key] = None
+        median = None
         for kind in dict.fromkeys((dtype, torch.float32)):
             try:
                 call = _call(operator, device, kind)
                 timing = measure(call, device, warmup=2, repetitions=5, seconds=0.01)
             except (RuntimeError, NotImplementedError, IndexError):
                 continue  # no kernel of this type, or one that wants more than random values
-            entries[key] = round(timing.median, 5)
+            median = round(timing.median, 5)
             break
+        entries[key] = median  # last, so that what is interrupted has none and is measured again
 
 
 def sum_of_operators(

@@ -10,7 +10,9 @@ import toy_supernet
 from vizoo.common.counts import Counts, count
 from vizoo.common.timing import Timing
 from vizoo.nas.efficiency import build as building
+from vizoo.nas.efficiency import operators
 from vizoo.nas.efficiency.build import _spread_sample, build, plan
+from vizoo.nas.efficiency.operators import add_operators, operators_of
 from vizoo.nas.efficiency.provenance import Conditions, software
 from vizoo.nas.efficiency.table import LatencyTable, Sample
 from vizoo.nas.space import Choice, SearchSpace
@@ -150,6 +152,24 @@ def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
     more = build(whole, network, made_up_time, images, torch.float32, **{**settings, "samples": 20})
     assert len(more.seen) == 20 and len(more.held_out) == 4
     assert more.errors() == LatencyTable.load(path).errors()  # of predictors that know them all
+
+
+def test_an_operator_whose_measurement_is_interrupted_is_measured_again(net, images, monkeypatch):
+    entries, (found, _) = {}, operators_of(net, images)
+    measured = []
+
+    def measure(call, *rest, **settings):
+        measured.append(call)
+        if len(measured) == 3:
+            raise KeyboardInterrupt
+        return Timing(1.0, 1.0, 1.0, 5)
+
+    monkeypatch.setattr(operators, "measure", measure)
+    with pytest.raises(KeyboardInterrupt):
+        add_operators(entries, found, "cpu", torch.float32)
+    assert list(entries.values()) == [1.0, 1.0]
+    add_operators(entries, found, "cpu", torch.float32)
+    assert entries.keys() == {operator.key for operator in found} and None not in entries.values()
 
 
 def test_check_refuses_what_is_of_something_else(net):
