@@ -83,13 +83,16 @@ def set_up(
     space: SearchSpace,
     table: LatencyTable | None = None,
     near: LatencyTable | None = None,
+    *,
+    name: str | None = None,
     trained: bool = True,
 ) -> Bench:
     """Set the threads, and with them the conditions under which this process measures.
 
     Conditions of a table take the place of options that were not given; of one that is only near,
     as that of another machine, the size of the images alone. In int8 the parts that stay in float
-    are found on the largest subnet, or are those of a table.
+    are those of a table, else found on the largest subnet of the supernet called `name`; without
+    one, as nothing will run, there are none.
 
     Raises:
         ValueError: a device that is not here, another bad value, or a table of something else.
@@ -114,20 +117,24 @@ def set_up(
     bench = Bench.here(net, space, **how)
     check_int8(args, dtype)
     if dtype == "int8":
-        if sized is not None and (args.calibrate is not None or args.max_loss is not None):
+        if sized is None and name is not None:
+            parts = _float_parts(args, name, bench, trained)
+        elif args.calibrate is not None or args.max_loss is not None:
             raise ValueError("--calibrate and --max-loss: a table says what stays in float")
-        parts = sized.float_parts if sized is not None else _float_parts(args, bench, trained)
+        else:
+            parts = () if sized is None else sized.float_parts
         bench = Bench.here(net, space, **how, float_parts=parts)
     if table is not None:
         bench.check(table, args.table)
     return bench
 
 
-def _float_parts(args: argparse.Namespace, bench: Bench, trained: bool) -> tuple[str, ...]:
+def _float_parts(
+    args: argparse.Namespace, name: str, bench: Bench, trained: bool
+) -> tuple[str, ...]:
     """Parts of the largest subnet that stay in float; none of random weights."""
     from rich.console import Console
 
-    name = getattr(args, "supernet", None) or args.model
     if not trained:
         warn(f"{name}: random weights, so no part is found that int8 loses too much in")
         return ()

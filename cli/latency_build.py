@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.subnets.bench import begun, load_supernet
 
     net, space, trained = load_supernet(args.model, download=args.dtype == "int8")
-    bench = set_up(args, net, space, trained=trained)
+    bench = set_up(args, net, space, name=args.model, trained=trained)
     table = bench.table() if args.force else begun(bench, out)
     if table is None:
         table = LatencyTable.load(out)

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     measured = wanted is None and "latency" in bounds and table is None
     # One that an earlier run measured here, for this very file, is better than one moved here.
     near = table_of_weights(args, net, space) if measured and not own.exists() else None
-    bench = set_up(args, net, space, table, near, trained)
+    bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
     # Before the search, so that a config that will not do costs nothing.
     errors = None if judge is None else Errors(bench, judge, config, args.batches)
     if errors is not None:

@@ -175,6 +175,23 @@ def test_a_storage_mirrors_the_search(capsys):
     assert "late.log: its study 'val/error, macs' is of a search with another search space" in said
 
 
+@pytest.mark.parametrize("source", ["supernet", "tree"])
+def test_without_a_table_nothing_runs_in_int8(capsys, source):
+    """So no part of the supernet is looked for that would have to stay in float."""
+    pytest.importorskip("onnxruntime")
+    tree = SplitTree(search_space(create_model("toy", widths=(4, 8))))
+    tree.checkpoints["root"] = "supernet.safetensors"
+    tree.save("tree.json")
+    file = {"supernet": "supernet.safetensors", "tree": "tree.json"}[source]
+    line = ["search", f"--{source}", file, "--data", "toy.yaml", "--metric", "val/error", "--json"]
+    line += ["--direct", "--population", "4", "--generations", "0", "--out", "front"]
+    line += ["--input", "16x24", "--runtime", "onnxruntime", "--precision", "int8"]
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)["conditions"]["float_parts"] == []
+    assert main([*line, "--max-loss", "0.1"]) == 2
+    assert "--calibrate and --max-loss: a table says what st" in capsys.readouterr().err
+
+
 def test_samplers_of_optuna(capsys, monkeypatch):
     words = ("--sampler", "tpe", "--population", "6", "--generations", "3")
     words += ("--max-params", "4000", "--cost", "parameters", "--storage", "journal.log")
