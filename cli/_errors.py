@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import copy
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -77,7 +78,8 @@ class Errors:
             remember: look for that, and keep what is measured; for data that never change.
 
         Raises:
-            ValueError: the config has no validation data, or nothing to estimate batch norms on.
+            ValueError: the config has no validation data, none that a metric it shows can be told
+                by, or nothing to estimate batch norms on.
         """
         net = self.bench.network(self.bench.space.largest()).to(self.bench.device).eval()
         kept = self._kept(net) if remember and self.estimating is self.judge else None
@@ -90,12 +92,18 @@ class Errors:
             before, shown = self._metrics(net)
             if not before:
                 raise ValueError(f"{name}: its validation measures nothing; give it `val` data")
+            shown = shown or list(before)
+            if unknown := [metric for metric in shown if before[metric] is None]:
+                raise ValueError(
+                    f"{name}: {unknown[0]} of the largest subnet is not finite: give data with a "
+                    "known truth, or --no-evaluate"
+                )
             tell(1, 3)
             self.estimating.recalibrate(net, self.batches, self.bench.device)
             tell(2, 3)
             largest = {"before": before, "after": self._metrics(net)[0]}
             tell(3, 3)
-        measured = {"shown": shown or list(before), "largest": largest}
+        measured = {"shown": shown, "largest": largest}
         self.report |= measured
         if kept is not None:
             from ..common.files import write_json
@@ -112,12 +120,15 @@ class Errors:
             self.report["subnet"][when] = self._metrics(net)[0]
             tell(1, 1)
 
-    def _metrics(self, net: nn.Module) -> tuple[dict[str, float], list[str]]:
+    def _metrics(self, net: nn.Module) -> tuple[dict[str, float | None], list[str]]:
+        """Metrics, None where one is not finite, and the names of those to show."""
         import torch
 
         # A third faster on a CPU; a copy, since the subnet itself is written.
         fast = copy.deepcopy(net).to(memory_format=torch.channels_last)
-        return self.judge.metrics(fast, self.bench.device)
+        values, shown = self.judge.metrics(fast, self.bench.device)
+        finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
+        return finite, shown
 
     def _kept(self, net: nn.Module) -> Path | None:
         """Where errors of these very weights on this config lie; None where nowhere."""
@@ -173,7 +184,7 @@ def _error_lines(errors: dict[str, Any] | None) -> list[str]:
     lines = []
     for name in errors["shown"]:
         before, after, *largest = (
-            f"{errors[whose][when][name]:.3g}"
+            "-" if (value := errors[whose][when][name]) is None else f"{value:.3g}"
             for whose in ("subnet", "largest")
             for when in ("before", "after")
         )

@@ -339,6 +339,40 @@ def test_a_config_without_validation_is_refused_before_the_search(supernet, caps
     assert "toy.yaml: its validation measures nothing; give it `val` data" in said
 
 
+def log_not_a_number(monkeypatch, of):
+    """Let the validation of networks with as many parameters as `of` says measure NaN."""
+    validate = toy_supernet.ToyTask.validation_step
+
+    def step(self, batch, index):
+        if of(sum(p.numel() for p in self.net.parameters())):
+            self.log("val/error", torch.tensor(torch.nan))
+        else:
+            validate(self, batch, index)
+
+    monkeypatch.setattr(toy_supernet.ToyTask, "validation_step", step)
+
+
+def test_data_without_truth_are_refused_before_the_search(supernet, capsys, monkeypatch):
+    monkeypatch.setattr("vizoo.vision.subnets.best.search_within", None)
+    log_not_a_number(monkeypatch, lambda parameters: True)
+    assert subnet("--max-params", "2500", *HERE, "--evaluate", "toy.yaml") == 2
+    assert capsys.readouterr().err == (
+        "vizoo: error: toy.yaml: val/error of the largest subnet is not finite: give data with a "
+        "known truth, or --no-evaluate\n"
+    )
+
+
+def test_a_subnet_whose_error_is_not_finite_is_written_all_the_same(supernet, capsys, monkeypatch):
+    log_not_a_number(monkeypatch, lambda parameters: parameters <= 2500)
+    words = ["--supernet", "supernet.safetensors", "--out", "small.safetensors", *BRIEF]
+    words += ["--max-params", "2500", *HERE, "--evaluate", "toy.yaml"]
+    assert main(["subnet", *words]) == 0
+    said = capsys.readouterr().out
+    assert "val/error -, with batch norms estimated anew -; the largest subnet 0." in said
+    written = json.loads(open("small.json").read())["errors"]["subnet"]
+    assert written == {when: {"val/error": None} for when in BOTH}
+
+
 @pytest.mark.parametrize("form", ["word", "architecture", "report", "patterns"])
 def test_an_architecture_of_ones_own(supernet, capsys, tmp_path, form):
     """The smallest in each spelling; limits are checked, not searched for."""
