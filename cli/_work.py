@@ -63,6 +63,17 @@ def check_folder(name: str) -> Path:
     return out
 
 
+def check_file(path: Path) -> None:
+    """Refuse a result whose file could not be written.
+
+    Raises:
+        ValueError: it is a folder, or its folder could not be made or written to.
+    """
+    if path.is_dir():
+        raise ValueError(f"--out {path}: is a folder; name a file")
+    check_folder(str(path.parent))
+
+
 def check_apart(inputs: Iterable[Path], out: Path) -> None:
     """Refuse to write where inputs lie.
 

@@ -17,7 +17,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress
@@ -32,7 +31,7 @@ from ._evaluations import (
 )
 from ._supernets import add_conditions, add_limits, limits, open_table, set_up
 from ._tables import UNITS, metric_of, write_picture, write_table
-from ._work import check_least
+from ._work import check_folder, check_least
 
 if TYPE_CHECKING:
     import torch
@@ -88,8 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Search and write."""
-    _check(args)
-    bounds = limits(args)
+    check_least(args, population=4, generations=0, batches=0, val_batches=0, verify=0, samples=10)
+    out, bounds = check_folder(args.out), limits(args)
 
     from ..common.files import write_json
     from ..nas.distributed.search.executor import QueueExecutor, SerialExecutor, job_store, serve
@@ -146,9 +145,9 @@ def run(args: argparse.Namespace) -> int:
         "front": _rows(searched, lambda error: {"error": error}),
     }
     rows = _rows(searched, lambda error: {args.metric: metric_of(content, error)})
-    write_table(Path(args.out, "front.csv"), rows, space.names)
-    write_picture(Path(args.out, "front.png"), content, searched)
-    write_json(Path(args.out, "front.json"), content)
+    write_table(out / "front.csv", rows, space.names)
+    write_picture(out / "front.png", content, searched)
+    write_json(out / "front.json", content)
     print(json.dumps(content, indent=2) if args.json else _lines(content))
     return 0
 
@@ -167,13 +166,6 @@ def _own_device(device: torch.device) -> torch.device:
     if device.type == "cuda" and device.index is None and "LOCAL_RANK" in os.environ:
         return torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     return device
-
-
-def _check(args: argparse.Namespace) -> None:
-    check_least(args, population=4, generations=0, batches=0, val_batches=0, verify=0, samples=10)
-    out = Path(args.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
 
 
 def _lines(report: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._work import check_least
+from ._work import check_file, check_least
 
 if TYPE_CHECKING:
     from ..nas.lid.tree import SplitTree
@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     check_least(args, levels=1)
     if Path(args.out).suffix != ".json":
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
+    check_file(Path(args.out))
 
     from ..common.devices import choose_device
     from ..nas.lid.profiles import named_layers

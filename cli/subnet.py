@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._errors import Errors, examiner, lines, recalibrated
 from ._supernets import add_conditions, add_limits, limits, open_table, set_up, table_of_weights
-from ._work import check_least
+from ._work import check_file, check_least
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
@@ -176,6 +176,7 @@ def _searched(
 def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:
     if out.suffix != ".safetensors":
         raise ValueError(f"--out {out}: weights are written as .safetensors; choose such a name")
+    check_file(out)
     if not bounds and args.architecture is None:
         raise ValueError(
             "give a limit: --max-latency, --max-params, --max-macs or --max-memory; or an "

@@ -199,10 +199,13 @@ def test_parts_above_the_leaves_need_no_files(capsys, leaves):
         (("--levels", "2", "--choices", "depth"), "--levels 2: 1 at most, by the values of depth"),
         (("--min-group", "3"), "nothing to split: no choice of * has 6 values"),
         (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
+        (("--out", "dir.json"), "--out dir.json: is a folder; name a file"),
+        (("--out", "toy.yaml/tree.json"), "toy.yaml is a file; name a folder"),
         (("--supernet", "toy_plain"), "toy_plain is no supernet"),
     ],
 )
 def test_bad_splits_are_one_line(capsys, words, says):
+    Path("dir.json").mkdir()
     assert split(*words) == 2
     said = capsys.readouterr().err
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1

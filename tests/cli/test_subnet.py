@@ -420,6 +420,11 @@ def test_lines(supernet, capsys):
             "no architecture has a number of parameters of at most 10: the smallest reachable is",
         ),
         (("--max-params", "2k", "--out", "a.pth"), "--out a.pth: weights are written as .saf"),
+        (
+            ("--max-params", "2k", "--out", "dir.safetensors"),
+            "dir.safetensors: is a folder; name a",
+        ),
+        (("--max-params", "2k", "--out", "toy.yaml/a.safetensors"), "toy.yaml is a file; name a"),
         (("--architecture", "biggest"), "'biggest' names no subnet: choose largest, middle, sm"),
         (("--architecture", "no.json"), "no.json: no such file"),
         (("--architecture", "toy.yaml"), "toy.yaml: not an architecture"),
@@ -431,7 +436,8 @@ def test_lines(supernet, capsys):
         (("--max-params", "2k", "--evaluations", "no.json", *HERE), "no.json: no such file"),
     ],
 )
-def test_bad_input_is_one_line(supernet, capsys, words, says):
+def test_bad_input_is_one_line(supernet, capsys, tmp_path, words, says):
+    (tmp_path / "dir.safetensors").mkdir()
     assert subnet(*words) == 2
     said = capsys.readouterr().err
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
