@@ -41,7 +41,7 @@ from vizoo.mvs._dispmvs_geometry import (
     flow_to_inverse_depth,
     normalize_inverse_depth,
 )
-from vizoo.mvs.dispmvs import DispMVS, Fused, fuse, source_pyramid
+from vizoo.mvs.dispmvs import DispMVS, fuse, source_pyramid
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import optimize
 from vizoo.vision.inputs import example_inputs
@@ -94,7 +94,7 @@ class PlainDispMVS(DispMVS):
         hidden, context = context.chunk(2, 1)
         hidden, context = [hidden.tanh()] * pairs, F.relu(context)
         flow = torch.zeros_like(lines.base[:, :, 0])
-        found: list[Fused] = []
+        found: list[Tensor] = []
         for _ in range(iterations):
             logits, moved, masks = [], [], []
             for pair in range(pairs):
@@ -113,7 +113,7 @@ class PlainDispMVS(DispMVS):
                 for *pair, mask in zip(rho, logits, masks, strict=True)
             ]
             found.append(fuse(torch.stack(maps, 1), depth_range))
-            flow = depth_to_flow(lines, found[-1].depth[:, :, ::4, ::4])
+            flow = depth_to_flow(lines, found[-1][:, :, ::4, ::4])
         return found
 
 

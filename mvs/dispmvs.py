@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
@@ -58,13 +58,6 @@ __all__ = [
 _COARSE, _FINE = 16, 4  # the stages' scales
 _LEVELS = {_COARSE: 4, _FINE: 2}  # of the sources' pyramids
 _SMALLEST = 128  # three halvings of 1/16
-
-
-class Fused(NamedTuple):
-    """One iteration's result: depth (B, 1, h, w), and the largest weight of a pair there."""
-
-    depth: Tensor
-    confidence: Tensor
 
 
 class DispMVS(nn.Module):
@@ -169,23 +162,6 @@ class DispMVS(nn.Module):
         Raises:
             ValueError: shapes that do not belong together, or a single view.
         """
-        arguments = images, intrinsics, extrinsics, depth_range, start
-        return self.predict(*arguments, generator=generator)[0]
-
-    def predict(
-        self,
-        images: Tensor,
-        intrinsics: Tensor,
-        extrinsics: Tensor,
-        depth_range: Tensor,
-        start: Tensor | None = None,
-        *,
-        generator: Generator | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Depth and confidence, each (B, 1, H, W); arguments as of `forward`.
-
-        The confidence is the largest weight that a pair has in the mean, 1 / (V - 1) to 1.
-        """
         _check(images, intrinsics, extrinsics, depth_range, start)
         height, width = images.shape[-2:]
         high, wide = _padded(height), _padded(width)
@@ -194,8 +170,7 @@ class DispMVS(nn.Module):
         start = _extend(start, high // _COARSE, wide // _COARSE)
         images = _extend(images.flatten(0, 1), high, wide).unflatten(0, images.shape[:2])
         _, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=False)
-        depth, confidence = fine[-1]
-        return depth[:, :, :height, :width], confidence[:, :, :height, :width]
+        return fine[-1][:, :, :height, :width]
 
     def forward_stages(
         self,
@@ -222,8 +197,7 @@ class DispMVS(nn.Module):
             )
         if start is None:
             start = self._start(depth_range, height // _COARSE, width // _COARSE)
-        coarse, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
-        return [fused.depth for fused in coarse], [fused.depth for fused in fine]
+        return self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
 
     def example_inputs(
         self,
@@ -268,8 +242,8 @@ class DispMVS(nn.Module):
         start: Tensor,
         *,
         every: bool,
-    ) -> tuple[list[Fused], list[Fused]]:
-        """Both stages: every iteration in full, or the last one only."""
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Depth by both stages: every iteration in full, or the last one only."""
         if self.views is not None:
             images, intrinsics, extrinsics = (
                 x[:, : self.views.value] for x in (images, intrinsics, extrinsics)
@@ -279,7 +253,7 @@ class DispMVS(nn.Module):
         contexts = self.cnet(images[:, 0])
         cameras = intrinsics, extrinsics, depth_range
         coarse = self._refine(_COARSE, features[1], contexts[1], cameras, start, every)
-        depth = coarse[-1].depth.detach()
+        depth = coarse[-1].detach()
         fine = self._refine(_FINE, features[0], contexts[0], cameras, depth, every)
         return coarse, fine
 
@@ -298,7 +272,7 @@ class DispMVS(nn.Module):
         cameras: tuple[Tensor, Tensor, Tensor],
         depth: Tensor,
         every: bool,
-    ) -> list[Fused]:
+    ) -> list[Tensor]:
         """One stage, from `depth` at its own size."""
         intrinsics, extrinsics, depth_range = cameras
         coarse = scale == _COARSE
@@ -314,7 +288,7 @@ class DispMVS(nn.Module):
         pairs = features.shape[1] - 1
         hidden = hidden.tanh().repeat_interleave(pairs, 0)
 
-        def iterate(hidden: Tensor, flow: Tensor, whole: bool) -> tuple[Tensor, Tensor, Fused]:
+        def iterate(hidden: Tensor, flow: Tensor, whole: bool) -> tuple[Tensor, Tensor, Tensor]:
             cost = epipolar_correlation(
                 reference, pyramid, lines.base, lines.direction, flow, radius
             )
@@ -341,7 +315,7 @@ class DispMVS(nn.Module):
             if iteration < iterations - 1:
                 step = UPSAMPLING if whole else 1
                 with torch.no_grad():
-                    flow = depth_to_flow(lines, fused.depth[:, :, ::step, ::step])
+                    flow = depth_to_flow(lines, fused[:, :, ::step, ::step])
         return results
 
 
@@ -371,12 +345,12 @@ def source_pyramid(features: Tensor, levels: int) -> list[Tensor]:
     return pyramid
 
 
-def fuse(maps: Tensor, depth_range: Tensor) -> Fused:
-    """Average the pairs: normalised inverse depth and logit, (B, S, 2, h, w)."""
+def fuse(maps: Tensor, depth_range: Tensor) -> Tensor:
+    """Depth (B, 1, h, w), averaged over pairs: normalised inverse depth, logit (B, S, 2, h, w)."""
     weights = maps[:, :, 1].softmax(1)
     rho = (weights * maps[:, :, 0]).sum(1, keepdim=True)
     far, near = inverse_range(depth_range)
-    return Fused(1 / (rho * (near - far) + far), weights.amax(1, keepdim=True))
+    return 1 / (rho * (near - far) + far)
 
 
 def _padded(size: int) -> int:
