@@ -114,6 +114,7 @@ def preset(name: str) -> Thresholds:
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
 # Times the greatest depth: marks the unknown, so that no mean with a neighbour looks like a depth.
 _UNKNOWN = -1e6
+_CACHE_BYTES = 512 << 20  # of depth maps held in memory, so that they need not be read again
 
 Map = np.ndarray | Tensor | str | os.PathLike | Callable[[], "np.ndarray | Tensor"]
 
@@ -183,7 +184,6 @@ def fuse(
     thresholds: Thresholds = DEFAULT,
     *,
     device: torch.device | str = "cpu",
-    cache_bytes: int = 512 << 20,
 ) -> Iterator[FusedView]:
     """Keep what several views agree on, one view after the other.
 
@@ -191,7 +191,6 @@ def fuse(
         views: two or more.
         thresholds: how many other views must agree, and how well.
         device: to compute on.
-        cache_bytes: depth maps held in memory, so that they need not be read again.
 
     Yields:
         For each view, in order, its part of the cloud, perhaps empty.
@@ -204,7 +203,7 @@ def fuse(
     """
     views = list(views)
     _check(views, thresholds)
-    return _fuse(views, thresholds, torch.device(device), cache_bytes)
+    return _fuse(views, thresholds, torch.device(device))
 
 
 def fuse_to_file(
@@ -240,9 +239,9 @@ def fuse_to_file(
 
 
 def _fuse(
-    views: list[DepthView], thresholds: Thresholds, device: torch.device, cache_bytes: int
+    views: list[DepthView], thresholds: Thresholds, device: torch.device
 ) -> Iterator[FusedView]:
-    maps = _Maps(views, device, cache_bytes)
+    maps = _Maps(views, device)
     for index, view in enumerate(views):
         marked = maps[index]
         depth = marked.clamp(min=0)
@@ -333,8 +332,8 @@ class _Pair:
 class _Maps:
     """Depth maps with the unknown marked, read on demand; the least recently used ones go."""
 
-    def __init__(self, views: list[DepthView], device: torch.device, limit: int) -> None:
-        self.views, self.device, self.limit = views, device, limit
+    def __init__(self, views: list[DepthView], device: torch.device) -> None:
+        self.views, self.device = views, device
         self.held: OrderedDict[int, Tensor] = OrderedDict()
         self.told: set[int] = set()
 
@@ -356,7 +355,7 @@ class _Maps:
                 f"view {view.name}: its depth map is empty, no pixel has a depth", stacklevel=4
             )
         size = 4 * marked.numel()
-        while self.held and (len(self.held) + 1) * size > self.limit:
+        while self.held and (len(self.held) + 1) * size > _CACHE_BYTES:
             self.held.popitem(last=False)
         self.held[index] = marked
         return marked

@@ -23,7 +23,7 @@ class _Layout(NamedTuple):
 
     tells: Callable[[Path], bool]
     looks: str
-    opens: Callable[[Path, str, int], Scene]
+    opens: Callable[[Path, str], Scene]
 
 
 def _is_dtu(path: Path) -> bool:
@@ -32,7 +32,7 @@ def _is_dtu(path: Path) -> bool:
     )
 
 
-def _open_dtu_training(path: Path, form: str, light: int) -> Scene:
+def _open_dtu_training(path: Path, form: str) -> Scene:
     if path.parent.name != "Rectified":
         scans = sorted(p.name for p in (path / "Rectified").glob("scan*_train"))
         raise ValueError(
@@ -40,7 +40,7 @@ def _open_dtu_training(path: Path, form: str, light: int) -> Scene:
             f"SCAN of {few(scans) or 'scan1_train (none is here)'}"
         )
     scan = path.name.removesuffix("_train")
-    return dtu.open_dtu_training(path.parent.parent, scan, (light,), form)
+    return dtu.open_dtu_training(path.parent.parent, scan, range_form=form)
 
 
 #: Layouts by name, in the order in which they are tried.
@@ -53,36 +53,34 @@ LAYOUTS: dict[str, _Layout] = {
     "blendedmvs": _Layout(
         lambda path: (path / "blended_images").is_dir(),
         "blended_images/",
-        lambda path, form, light: blendedmvs.open_blendedmvs(path, form),
+        lambda path, form: blendedmvs.open_blendedmvs(path, form),
     ),
     "eth3d": _Layout(
         lambda path: find_model(*(path / name for name in colmap.FOLDERS)) is not None,
         "dslr_calibration_undistorted/cameras.txt",
-        lambda path, form, light: colmap.open_eth3d(path),
+        lambda path, form: colmap.open_eth3d(path),
     ),
     "folder": _Layout(
         lambda path: path.suffix == ".json" or (path / folder.CAMERAS_FILE).is_file(),
         "cameras.json",
-        lambda path, form, light: folder.open_folder(path),
+        lambda path, form: folder.open_folder(path),
     ),
     "dtu": _Layout(
         _is_dtu,
         "pair.txt with cams_1/ and images/",
-        lambda path, form, light: dtu.open_dtu(path, form),
+        lambda path, form: dtu.open_dtu(path, form),
     ),
     # On disk the same as DTU's evaluation layout; for who wants to say so.
-    "tanks": _Layout(
-        lambda path: False, "", lambda path, form, light: dtu.open_dtu(path, form, "tanks")
-    ),
+    "tanks": _Layout(lambda path: False, "", lambda path, form: dtu.open_dtu(path, form, "tanks")),
     "colmap": _Layout(
         lambda path: find_model(path / "sparse", path / "sparse" / "0", path) is not None,
         "sparse/cameras.bin or .txt",
-        lambda path, form, light: colmap.open_colmap(path),
+        lambda path, form: colmap.open_colmap(path),
     ),
     "middlebury": _Layout(
         lambda path: any(path.glob("*_par.txt")),
         "*_par.txt",
-        lambda path, form, light: folder.open_middlebury(path),
+        lambda path, form: folder.open_middlebury(path),
     ),
 }
 
@@ -105,20 +103,16 @@ def recognise(path: str | os.PathLike) -> str:
 
 
 def open_scene(
-    path: str | os.PathLike,
-    layout: str | None = None,
-    *,
-    range_form: str = "auto",
-    light: int = 3,
+    path: str | os.PathLike, layout: str | None = None, *, range_form: str = "auto"
 ) -> Scene:
     """Open a scene: its files are found and checked, its photographs not read yet.
 
     Args:
-        path: the scene's folder; ``ROOT/Rectified/scan1_train`` in DTU's training layout.
+        path: the scene's folder; ``ROOT/Rectified/scan1_train`` in DTU's training layout, of which
+            the photographs under light 3 are taken.
         layout: a key of ``LAYOUTS``; None to recognise it.
         range_form: how camera files' last lines are to be read: ``max`` ("min max"), ``interval``
             ("min interval [planes [max]]") or ``auto``.
-        light: of DTU's training layout, 0 to 6.
 
     Raises:
         FileNotFoundError: files are missing; the message names them.
@@ -131,7 +125,7 @@ def open_scene(
     path = Path(os.path.abspath(expand_path(path)))
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such scene")
-    return LAYOUTS[layout].opens(path, range_form, light)
+    return LAYOUTS[layout].opens(path, range_form)
 
 
 class SceneFolders(MVSDataset):

@@ -185,7 +185,7 @@ def test_sources_behind_the_camera_do_not_confirm():
     assert not agrees.any()
 
 
-def test_streaming_reads_from_disk_and_keeps_to_its_bytes(tmp_path):
+def test_streaming_reads_from_disk_and_keeps_to_its_bytes(tmp_path, monkeypatch):
     views = plane_views()
     wanted = [part.points for part in fuse(views)]
     reads = []
@@ -201,8 +201,8 @@ def test_streaming_reads_from_disk_and_keeps_to_its_bytes(tmp_path):
         streamed.append(
             DepthView(view.name, view.intrinsics, view.extrinsics, path, image, view.sources)
         )
-    one_map = 4 * SIZE[0] * SIZE[1]
-    found = [part.points for part in fuse(streamed, cache_bytes=one_map)]
+    monkeypatch.setattr("vizoo.mvs.fusion._CACHE_BYTES", 4 * SIZE[0] * SIZE[1])  # one map
+    found = [part.points for part in fuse(streamed)]
     assert reads == ["v0", "v1", "v2", "v3"]
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(a, b)

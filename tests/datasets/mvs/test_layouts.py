@@ -72,12 +72,12 @@ def test_round_trip_of_dtu_training(scene_of_dtu_size, dtu):
     camera = (dtu / "Cameras_1/scan7_train/00000000_cam.txt").read_text().splitlines()
     quarter = scene_of_dtu_size.views[0].intrinsics[0, 0].item() / 4
     assert float(camera[7].split()[0]) == pytest.approx(quarter)
-    bright, dark = (open_scene(path, light=light).image(0) for light in (6, 0))
+    bright, dark = (open_dtu_training(dtu, "scan7", [light]).image(0) for light in (6, 0))
     assert bright.mean() > 1.5 * dark.mean()
     with pytest.raises(ValueError, match=r"is opened by scan: .*scan7_train"):
         open_scene(dtu)
     with pytest.raises(ValueError, match=r"lights \[7\]"):
-        open_scene(path, light=7)
+        open_dtu_training(dtu, "scan7", [7])
     # As MVSNet itself lays it out: one set of cameras for all scans.
     shutil.move(dtu / "Cameras_1/scan7_train", dtu / "Cameras/train")
     check_round_trip(scene_of_dtu_size, path, "dtu_training")
