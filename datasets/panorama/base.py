@@ -164,7 +164,7 @@ class ListedPanoramas(PanoramaDataset):
 
     Raises:
         FileNotFoundError: the list or files in it are missing; the message counts and names them.
-        ValueError: a line names no two files, or see `PanoramaDataset`.
+        ValueError: a line names neither one file nor two, or see `PanoramaDataset`.
     """
 
     title: str
