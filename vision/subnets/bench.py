@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import importlib.metadata
+import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -175,7 +175,8 @@ class Bench:
     def table(self) -> LatencyTable:
         """A latency table of these conditions without any measurement."""
         runtime, facts = self.conditions.runtime, software()
-        facts.setdefault(runtime, importlib.metadata.version(runtime))
+        # Distributions of a module have many names, such as onnxruntime-gpu.
+        facts.setdefault(runtime, importlib.import_module(runtime).__version__)
         return LatencyTable(dict(self._architecture), self.space, self.conditions, facts)
 
     @property
