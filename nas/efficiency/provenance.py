@@ -71,14 +71,15 @@ class Conditions:
             >>> table.conditions.difference(Conditions.here("cpu", torch.float32, 288, 576))
             'input 256x512 instead of 288x576'
         """
-        mine, theirs = self._compared(), other._compared()
+        mine, theirs = self.compared(), other.compared()
         return ", ".join(
             f"{name} {mine[name]} instead of {theirs.get(name, 'none')}"
             for name in mine
             if mine[name] != theirs.get(name)
         )
 
-    def _compared(self) -> dict[str, Any]:
+    def compared(self) -> dict[str, Any]:
+        """What has to be equal for figures to be comparable, under names for people."""
         values: dict[str, Any] = {
             "device": f"{self.device} ({self.device_name})",
             "dtype": self.dtype,

@@ -211,13 +211,15 @@ def _shown(
 ) -> Callable[[Evaluations], None]:
     """Adds evaluations to a study that has those known so far; with the metric's own sign."""
     largest = evaluations.origin.get("mode") == "max"
-    conditions = bench.conditions
+    conditions = bench.conditions.compared()
+    if "latency" not in predictors:  # counts depend on the images alone
+        conditions = {"input": conditions["input"]}
     mirror = Mirror(
         storage,
         bench.space,
         {evaluations.metric: "maximize" if largest else "minimize", cost: "minimize"},
         kept,
-        {**evaluations.origin, "input": f"{conditions.height}x{conditions.width}"},
+        {**evaluations.origin, **conditions},
     )
 
     def show(known: Evaluations) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -192,6 +193,40 @@ def test_a_table_goes_on_and_serves(net, tmp_path):
     with pytest.raises(ValueError, match="a bench has its size"):
         vizoo.best_subnet(Bench.here(net, size=(16, 24)), {"macs": 1e9}, size=(16, 24))
     assert subnet.conditions.width == 24 and subnet.predicted["latency"] <= limit
+
+
+def test_a_storage_with_latencies_is_of_one_machine(net, tmp_path):
+    pytest.importorskip("optuna")
+    settings = {"size": (16, 24), "samples": 6, "held_out": 0, "seconds": 0.0}
+    table = vizoo.latency_table(net, **settings)
+    how = {"cost": "macs", "direct": True, "population": 4, "generations": 0}
+
+    def search(name, table=None):
+        journal = tmp_path / name
+        return vizoo.search(net, lambda _: 1.0, table=table, size=(16, 24), storage=journal, **how)
+
+    search("counted.log")
+    search("timed.log", table)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        table.conditions = dataclasses.replace(table.conditions, threads=threads + 1)
+        with pytest.raises(ValueError, match="of a search with another threads"):
+            search("timed.log", table)
+        search("counted.log")
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_runtime_is_recorded_whatever_its_distribution_is_called(net, monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime")
+
+    def version(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    software = Bench.here(net, size=(16, 24), runtime="onnxruntime").table().software
+    assert software["onnxruntime"] == onnxruntime.__version__
 
 
 def parameters(net, architecture):
