@@ -17,7 +17,6 @@ import numpy as np
 from torch import Tensor
 
 from ...common.files import write_bytes, write_text
-from ..files import read_text
 from .cameras import project
 from .scene import Scene
 
@@ -129,9 +128,18 @@ def read_model(folder: str | os.PathLike) -> Model:
 
 def _rows(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a text file that are no comments, blank ones too."""
-    for number, line in enumerate(read_text(path, "COLMAP").splitlines(), 1):
-        if not line.startswith("#"):
-            yield number, line
+    empty = True
+    try:
+        # Line by line: of a large reconstruction such a file has gigabytes.
+        with path.open(encoding="utf-8-sig") as lines:
+            for number, line in enumerate(lines, 1):
+                empty = empty and not line.strip()
+                if not line.startswith("#"):
+                    yield number, line.rstrip("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: not a COLMAP file: not text") from None
+    if empty:
+        raise ValueError(f"{path}: the COLMAP file is empty")
 
 
 def _parse(path: Path, number: int, words: list[str], kinds: str) -> list:
@@ -166,27 +174,24 @@ def _text_cameras(path: Path) -> dict[int, Camera]:
 
 
 def _text_images(path: Path) -> list[Photograph]:
-    rows = list(_rows(path))
+    rows = _rows(path)
     photographs = []
-    at = 0
-    while at < len(rows):
-        number, line = rows[at]
+    for number, line in rows:
         words = line.split(maxsplit=9)
         if not words:
-            at += 1
             continue
         _, *pose, camera = _parse(path, number, words, "i" + "f" * 7 + "i")
         if len(words) < 10:
             raise ValueError(f"{path}, line {number}: the image has no name")
-        seen = rows[at + 1][1].split() if at + 1 < len(rows) else []
+        number, line = next(rows, (number, ""))
+        seen = line.split()
         if len(seen) % 3:
-            raise ValueError(f"{path}, line {rows[at + 1][0]}: want 'x y point' for every keypoint")
-        listed = _parse(path, number + 1, seen[2::3], "i" * (len(seen) // 3))
+            raise ValueError(f"{path}, line {number}: want 'x y point' for every keypoint")
+        listed = _parse(path, number, seen[2::3], "i" * (len(seen) // 3))
         points = np.array([point for point in listed if point >= 0], dtype=np.int64)
         photographs.append(
             Photograph(words[9].strip(), camera, tuple(pose[:4]), tuple(pose[4:]), points)
         )
-        at += 2
     return photographs
 
 

@@ -33,6 +33,13 @@ def test_text(tmp_path):
     assert model.point_ids.tolist() == [7, 9] and model.points[0].tolist() == [0.5, 0.25, 4]
 
 
+def test_text_of_a_large_reconstruction(tmp_path):
+    """Images and points may fill more bytes than any other text file that is read."""
+    comment = "#" + " " * (1 << 26) + "\n"
+    model = read_model(write_texts(tmp_path, images=comment + IMAGES, points3D=comment + POINTS))
+    assert len(model.photographs) == len(model.points) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -47,6 +54,7 @@ def test_text(tmp_path):
         ),
         ({"images": "# nothing\n"}, "images.txt: the model has no image"),
         ({"images": "1 nan 0 0 0 0 0 0 1 a.png\n\n"}, "line 1: a number is not finite"),
+        ({"cameras": " \n"}, "cameras.txt: the COLMAP file is empty"),
         ({"points3D": "7 1 2\n"}, "points3D.txt, line 1: 3 words, want 4"),
     ],
 )
