@@ -196,8 +196,8 @@ def fuse(
         For each view, in order, its part of the cloud, perhaps empty.
 
     Raises:
-        ValueError: fewer than two views, a wrong camera, sources that are not there, a map of a
-            wrong form or size, or no view with as many sources as must agree.
+        ValueError: fewer than two views, a wrong camera, sources that are not there or named
+            twice, a map of a wrong form or size, or no view with as many sources as must agree.
 
     Warns (``UserWarning``) of a view whose depth map is empty.
     """
@@ -402,7 +402,13 @@ def _check(views: list[DepthView], thresholds: Thresholds) -> None:
             if not 0 <= other < len(views) or other == index:
                 what = "itself" if other == index else f"view {other} of {len(views)} (0-based)"
                 raise ValueError(f"view {view.name}: its sources name {what}")
-    most = max(len(set(view.sources)) for view in views)
+            if view.sources.count(other) > 1:
+                raise ValueError(f"view {view.name}: its sources name view {other} twice")
+    check_agreement(thresholds, max(len(view.sources) for view in views))
+
+
+def check_agreement(thresholds: Thresholds, most: int) -> None:
+    """Raise ``ValueError`` where more views must agree than the most sources that a view has."""
     if most < thresholds.views:
         raise ValueError(
             f"{thresholds.views} other views must agree, but no view has more than {most} "

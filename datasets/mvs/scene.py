@@ -84,7 +84,7 @@ class Scene(Kept):
 
     Raises:
         ValueError: fewer than two views, a wrong camera or range, a pair of views that are not
-            there; the message names the file.
+            there, a source listed twice; the message names the file.
     """
 
     name: str  #: of the scene, such as ``scan1``
@@ -322,6 +322,12 @@ class Scene(Kept):
                     )
                 if self.views[source] is view:
                     raise ValueError(f"{file}: view {view.name} lists itself as a source")
+            listed = [source for source, _ in sources]
+            if len(set(listed)) < len(listed):
+                twice = next(source for source in listed if listed.count(source) > 1)
+                raise ValueError(
+                    f"{file}: view {view.name} lists source {self.views[twice].name} twice"
+                )
 
 
 def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:

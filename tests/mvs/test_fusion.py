@@ -245,6 +245,7 @@ def test_an_empty_depth_map_is_named(tmp_path):
     [
         ({"sources": [7]}, "view v3: its sources name view 7 of 4"),
         ({"sources": [3]}, "view v3: its sources name itself"),
+        ({"sources": [0, 1, 0]}, "view v3: its sources name view 0 twice"),
         ({"intrinsics": torch.zeros(3, 3)}, "view v3: the intrinsics"),
         ({"depth": torch.ones(5)}, r"view v3: a depth map has shape \(H, W\)"),
         ({"image": np.zeros((3, *SIZE), np.uint8)}, r"view v3: its image is uint8 \(3, 48, 64\)"),

@@ -66,6 +66,8 @@ class TestScene:
             Scene("s", [a, b], [[(2, 1.0)], []], "x", "pair.txt")
         with pytest.raises(ValueError, match="view 00000001 lists itself"):
             Scene("s", [a, b], [[], [(1, 1.0)]], "x")
+        with pytest.raises(ValueError, match="pair.txt: view 00000000 lists source 00000001 twice"):
+            Scene("s", [a, b], [[(1, 1.0), (1, 0.5)], []], "x", "pair.txt")
         with pytest.raises(ValueError, match="pairs of 1 views, but there are 3"):
             Scene("s", [a, b, c], [[]], "x")
         wrong = View("w", a.image, a.intrinsics, 2 * torch.eye(4))

@@ -309,6 +309,10 @@ class TestFolder:
             (lambda c: c["views"][1].update(extrinsics="x"), "'extrinsics' must be 4x4 or 3x4"),
             (lambda c: c["views"][1].update(sources=["a"]), "lists source 'a', which is none"),
             (lambda c: c["views"][1].update(sources=[1]), "must be a list of names"),
+            (
+                lambda c: c["views"][1].update(sources=["00000000", ["00000000", 0.5]]),
+                "cameras.json: view 00000001 lists source 00000000 twice",
+            ),
             (lambda c: c["views"][1].update(depth_range=[5, 5]), "view 1: depth range 5 to 5"),
             (lambda c: c["views"][1].update(image=4), "'image' must be a path"),
             (lambda c: c["views"][1]["intrinsics"][0].__setitem__(0, 0), "view 1: .*positive"),
