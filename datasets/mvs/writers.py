@@ -16,7 +16,7 @@ from ...common.files import atomic_write, write_json
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
-from .camera_files import write_camera_file, write_pair_file
+from .camera_files import read_pair_file, write_camera_file, write_pair_file
 from .cameras import resize_intrinsics
 from .colmap_model import write_model
 from .folder import CAMERAS_FILE
@@ -43,7 +43,7 @@ def write_scene(
     Args:
         scene: what to write.
         folder: where to; made if need be. In ``dtu_training`` the folder of the data set, to which
-            one more scan is added.
+            one more scan is added; it has one list of pairs, that of the first scan.
         layout: a key of ``WRITERS``.
         lossless: PNG photographs where the layout has JPEG; its readers take both.
 
@@ -51,7 +51,8 @@ def write_scene(
         The path that ``open_scene`` reads.
 
     Raises:
-        ValueError: the layout is not known, or cannot hold the scene.
+        ValueError: the layout is not known, or cannot hold the scene, or a data set's other scans
+            have other views.
     """
     check_choice("layout", layout, tuple(WRITERS))
     return WRITERS[layout](scene, expand_path(folder), "png" if lossless else "jpg")
@@ -63,6 +64,7 @@ def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
         write_image(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
         _write_camera(folder / "cams_1" / f"{index:08d}_cam.txt", scene, index, "max")
     write_pair_file(folder / "pair.txt", dict(enumerate(scene.pairs)))
+    _drop_others(folder / "images", len(scene), suffix)
     return folder
 
 
@@ -73,6 +75,7 @@ def _write_blendedmvs(scene: Scene, folder: Path, suffix: str) -> Path:
         _write_camera(folder / "cams" / f"{index:08d}_cam.txt", scene, index, "interval")
         write_pfm(folder / "rendered_depth_maps" / f"{index:08d}.pfm", _depth(scene, index))
     write_pair_file(folder / "cams" / "pair.txt", dict(enumerate(scene.pairs)))
+    _drop_others(folder / "blended_images", len(scene), suffix)
     return folder
 
 
@@ -80,6 +83,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
     number = re.search(r"(\d+)$", scene.name)
     scan = f"scan{int(number[1]) if number else 1}"
     images = folder / "Rectified" / f"{scan}_train"
+    shared = _shared_pairs(scene, folder, images)
     for index, view in enumerate(scene.views):
         image = scene.image(index)
         if tuple(image.shape[1:]) != (512, 640):
@@ -99,7 +103,8 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
         write_pfm(maps / f"depth_map_{index:04d}.pfm", depth)
         mask = np.where(depth > 0, 255, 0).astype(np.uint8)
         write_image(maps / f"depth_visual_{index:04d}.png", mask)
-    write_pair_file(folder / "Cameras" / "pair.txt", dict(enumerate(scene.pairs)))
+    if not shared:
+        write_pair_file(folder / "Cameras" / "pair.txt", dict(enumerate(scene.pairs)))
     return images
 
 
@@ -165,6 +170,32 @@ WRITERS: dict[str, Callable[[Scene, Path, str], Path]] = {
     "colmap_binary": lambda scene, folder, suffix: _write_colmap(scene, folder, suffix, True),
     "folder": _write_folder,
 }
+
+
+def _shared_pairs(scene: Scene, root: Path, images: Path) -> bool:
+    """Whether other scans of DTU's training layout have a pair list: it stays as they need it.
+
+    Raises:
+        ValueError: it lists other views than the scene's.
+    """
+    files = [root / name / "pair.txt" for name in ("Cameras", "Cameras_1")]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None or not any(path != images for path in images.parent.glob("scan*_train")):
+        return False
+    listed = read_pair_file(file)
+    if set(listed) != set(range(len(scene))):
+        raise ValueError(
+            f"{file}: the list of all scans has {len(listed)} views, {scene.name} has "
+            f"{len(scene)}; write it to another folder"
+        )
+    return True
+
+
+def _drop_others(folder: Path, count: int, suffix: str) -> None:
+    """Remove numbered photographs of the other kind, which would be read instead."""
+    other = "jpg" if suffix == "png" else "png"
+    for index in range(count):
+        (folder / f"{index:08d}.{other}").unlink(missing_ok=True)
 
 
 def _write_camera(path: Path, scene: Scene, index: int, form: str) -> None:

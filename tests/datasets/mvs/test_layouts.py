@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,38 @@ def test_jpeg_is_near(scene, tmp_path):
     opened = open_scene(write_scene(scene, tmp_path, "dtu"))
     assert opened.views[0].image.endswith("00000000.jpg")
     assert (opened.image(0) - scene.image(0)).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize("layout", ["dtu", "blendedmvs"])
+@pytest.mark.parametrize("lossless", [True, False])
+def test_the_photographs_written_last_are_read(scene, tmp_path, layout, lossless):
+    dark = replace(scene, views=[replace(v, image=0.1 * v.image) for v in scene.views])
+    write_scene(scene, tmp_path, layout, lossless=not lossless)
+    opened = open_scene(write_scene(dark, tmp_path, layout, lossless=lossless))
+    assert opened.views[0].image.endswith(".png" if lossless else ".jpg")
+    assert (opened.image(0) - dark.image(0)).abs().mean() < 0.02
+
+
+def test_another_scan_leaves_the_list_of_all_scans(scene_of_dtu_size, dtu):
+    pairs = [[(index - 1 if index else 2, 1.0)] for index in range(3)]
+    other = replace(scene_of_dtu_size, pairs=pairs)
+    before = (dtu / "Cameras/pair.txt").read_bytes()
+    other.name = "scan8"
+    opened = open_scene(write_scene(other, dtu, "dtu_training"))
+    assert (dtu / "Cameras/pair.txt").read_bytes() == before
+    assert torch.equal(opened.views[2].extrinsics, other.views[2].extrinsics)
+    fewer = replace(other, views=other.views[:2], pairs=[[(1, 1.0)], [(0, 1.0)]])
+    fewer.name = "scan9"
+    with pytest.raises(
+        ValueError, match="pair.txt: the list of all scans has 3 views, scan9 has 2"
+    ):
+        write_scene(fewer, dtu, "dtu_training")
+    assert not (dtu / "Rectified/scan9_train").exists()
+    for scan in ("Rectified/scan7_train", "Rectified/scan8_train"):
+        assert open_scene(dtu / scan).sources(0) == scene_of_dtu_size.sources(0)
+    # A scan that is alone brings its own list.
+    shutil.rmtree(dtu / "Rectified/scan7_train")
+    assert open_scene(write_scene(other, dtu, "dtu_training")).sources(0) == [2]
 
 
 def test_a_layout_that_cannot_hold_the_scene(scene, tmp_path):
