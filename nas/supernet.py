@@ -102,6 +102,7 @@ def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool =
     named = getattr(network, "architecture", None)
     if isinstance(named, dict):
         cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
+    vars(network).pop("subspace", None)  # there is nothing to choose in it
     if not inherit:
         network.apply(_reset)
     return cast(_Network, network)

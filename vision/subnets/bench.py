@@ -56,7 +56,6 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
         space = space_of(net)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
-    vars(net).pop("subspace", None)
     return net, space, trained
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -74,6 +74,7 @@ def open_tree(path: str | os.PathLike[str]) -> tuple[Leaves, nn.Module, SearchSp
         leaves = Leaves(tree, net, read)
         for leaf in tree.leaves:  # refuses a file before hours of evaluating other leaves
             leaves.load(leaf)
+        cast("Any", net).subspace = tree.space.to_json()  # in place of that leaf's part
         return leaves, net, tree.space
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error

@@ -14,7 +14,7 @@ import vizoo
 from vizoo.common.counts import count_parameters
 from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
 from vizoo.nas.efficiency.table import LatencyTable
-from vizoo.nas.lid import Splitter
+from vizoo.nas.lid import Split, Splitter, SplitTree
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision import _export_formats as formats
 from vizoo.vision.configs import FitConfig
@@ -23,7 +23,7 @@ from vizoo.vision.inputs import input_names
 from vizoo.vision.subnets import best
 from vizoo.vision.subnets.bench import Bench
 from vizoo.vision.subnets.evaluations import Evaluations
-from vizoo.vision.subnets.leaves import open_supernet
+from vizoo.vision.subnets.leaves import open_supernet, open_tree
 
 
 @pytest.fixture
@@ -284,6 +284,27 @@ def test_a_sampler_is_asked_for_as_many_as_are_evaluated_at_once(net, tmp_path):
         )
         assert serial.sizes == sizes and len(front.evaluations.errors) == 16
         assert storage.read_text().count('"values"') == 16
+
+
+@pytest.mark.parametrize("source", ["leaf", "tree"])
+def test_a_network_keeps_to_the_part_that_its_weights_are_of(net, source):
+    whole = search_space(net)
+    parts = [whole.restrict({"blocks.0.width": widths}) for widths in ((4,), (16, 64))]
+    tree = SplitTree(whole)
+    tree.split("root", Split("blocks.0.width", ((4,), (16, 64))))
+    for name, part in zip(tree.leaves, parts, strict=True):
+        net.subspace = part.to_json()
+        save_weights(net, f"{name}.safetensors")
+        tree.checkpoints[name] = f"{name}.safetensors"
+    tree.save("tree.json")
+    opened = open_supernet("0.safetensors") if source == "leaf" else open_tree("tree.json")
+    net, space = opened[1:]
+    assert space == (parts[0] if source == "leaf" else whole)
+    assert Bench.here(net).space == space
+    subnet = vizoo.best_subnet(net, {"parameters": "1M"}, size=(16, 24))
+    assert subnet.architecture == space.largest() and not hasattr(subnet.network, "subspace")
+    front = vizoo.search(net, lambda _: 1.0, direct=True, population=8, generations=0)
+    assert all(architecture in space for architecture in front.evaluations.errors)
 
 
 def test_rank_and_split_by_a_config(net, tmp_path):
