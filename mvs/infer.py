@@ -38,6 +38,9 @@ from .guided import Guided
 __all__ = ["MVSPredictor", "MVSResult"]
 
 
+_SEEDS = (1 << 64) - 1  # the largest seed that a generator takes
+
+
 @dataclass(frozen=True)
 class MVSResult:
     """What was found for one view.
@@ -143,11 +146,12 @@ class MVSPredictor:
         Args:
             images: two or more of one size: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors
                 in [0, 1].
-            intrinsics: (V, 3, 3), pixels of these images.
+            intrinsics: (V, 3, 3), pixels of these images; on any device, as are the extrinsics.
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them, see
                 `vizoo.datasets.mvs.derive_range`.
-            seed: of the random depth that the search starts from, where it is not guided.
+            seed: of the random depth that the search starts from, where it is not guided; of larger
+                ones the lowest 64 bits count.
 
         Raises:
             FileNotFoundError: there is no such image.
@@ -159,6 +163,11 @@ class MVSPredictor:
                 "two views at least, each with image, intrinsics and extrinsics; got "
                 f"{len(images)}, {len(intrinsics)} and {len(extrinsics)}"
             )
+        for name, matrices, side in (("intrinsics", intrinsics, 3), ("extrinsics", extrinsics, 4)):
+            wanted = (len(images), side, side)
+            if matrices.shape != wanted:
+                raise ValueError(f"{name} must be {wanted}, got {tuple(matrices.shape)}")
+        intrinsics, extrinsics = intrinsics.detach().cpu(), extrinsics.detach().cpu()
         views = [as_image(image, f"view {i}") for i, image in enumerate(images)]
         for index, view in enumerate(views):
             if view.shape != views[0].shape:
@@ -187,7 +196,7 @@ class MVSPredictor:
         """
         names = ("images", "intrinsics", "extrinsics", "depth_range")
         batch = [sample[name][None].to(self.device) for name in names]
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed & _SEEDS)
         depth = self.net(*batch, generator=generator)[0, 0].float()
         check_prediction(depth, dtype=self.dtype)
         images, intrinsics, extrinsics = (part[0] for part in batch[:3])
@@ -203,4 +212,4 @@ class MVSPredictor:
 
 def view_seed(seed: int, name: str) -> int:
     """Return the seed of a view: its own, whichever views were computed before it."""
-    return (seed << 32) ^ zlib.crc32(name.encode())
+    return ((seed << 32) ^ zlib.crc32(name.encode())) & _SEEDS

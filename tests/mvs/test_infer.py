@@ -2,6 +2,7 @@
 
 import json
 import warnings
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import vizoo
 from vizoo.datasets.mvs.cameras import lift, project
 from vizoo.datasets.mvs.scene import Scene
 from vizoo.mvs.fusion import Thresholds
+from vizoo.mvs.infer import view_seed
 from vizoo.mvs.reconstruction import reconstruct
 from vizoo.vision.io.images import read_pixels
 from vizoo.vision.io.pfm import read_pfm
@@ -72,6 +74,33 @@ def test_one_view(scene, oracle):
     arrays = [image.mul(255).round().byte().permute(1, 2, 0).numpy() for image in images]
     again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
+
+
+@pytest.mark.gpu
+def test_cameras_on_another_device_than_the_network(scene, oracle):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    images = [view.image for view in scene.views]
+    intrinsics = torch.stack([view.intrinsics for view in scene.views])
+    extrinsics = torch.stack([view.extrinsics for view in scene.views])
+    for span in (None, (1.0, 6.0)):
+        here = predictor(images, intrinsics, extrinsics, span)
+        there = predictor(images, intrinsics.cuda(), extrinsics.cuda(), span)
+        np.testing.assert_array_equal(there.depth, here.depth)
+        np.testing.assert_array_equal(there.confidence, here.confidence)
+        assert there.points()[0].shape == (48 * 64, 3)
+
+
+def test_any_seed():
+    """Large and negative ones too; small ones as they ever were."""
+    assert view_seed(0, "a") == zlib.crc32(b"a") and view_seed(1, "a") >> 32 == 1
+    seeds = [view_seed(seed, "a") for seed in (0, 1, 2**31, 2**32 - 1, -1, 2**32 + 1, 10**30)]
+    for seed in seeds:
+        torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**64), 10**30])
+def test_a_seed_beyond_what_generators_take(scene, oracle, seed):
+    vizoo.MVSPredictor(oracle, "cpu").predict_sample(scene.sample(0, [1]), seed)
 
 
 def test_the_real_network(scene, tmp_path):
@@ -299,6 +328,10 @@ def test_refused(scene, oracle, tmp_path):
     images, k, e = [scene.views[0].image], torch.eye(3)[None], torch.eye(4)[None]
     with pytest.raises(ValueError, match="two views at least"):
         predictor(images, k, e)
+    with pytest.raises(ValueError, match=r"intrinsics must be \(3, 3, 3\), got \(3, 3\)"):
+        predictor(images * 3, k[0], e.repeat(3, 1, 1), (1, 2))
+    with pytest.raises(ValueError, match=r"extrinsics must be \(2, 4, 4\), got \(2, 3, 4\)"):
+        predictor(images * 2, k.repeat(2, 1, 1), e[:, :3].repeat(2, 1, 1), (1, 2))
     with pytest.raises(ValueError, match="views 0 and 1 differ in size: 64x48, 64x40"):
         predictor([*images, images[0][:, :40]], k.repeat(2, 1, 1), e.repeat(2, 1, 1), (1, 2))
     with pytest.raises(ValueError, match="all cameras stand at one place"):
