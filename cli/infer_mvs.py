@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..common.progress import progress
 from ..mvs import DEFAULT_MODEL
 from ._items import add_run_arguments, end_run
-from ._work import check_folder, check_least, parse_size, say_warnings
+from ._work import check_apart, check_folder, check_least, parse_size, say_warnings
 
 if TYPE_CHECKING:
     from ..mvs.fusion import Thresholds
@@ -86,10 +86,12 @@ def run(args: argparse.Namespace) -> int:
     check_least(args, views=2)
     thresholds = _thresholds(args)
 
+    from ..datasets.files import expand_path
     from ..datasets.mvs import open_scene
 
     with say_warnings() as notes:
         scene = open_scene(args.scene, args.layout, range_form=args.range_form)
+        check_apart([expand_path(args.scene).resolve()], out)
         scene = scene if args.range is None else scene.with_range(*args.range)
     from ..mvs.classical import PlaneSweep
     from ..mvs.infer import MVSPredictor
@@ -123,17 +125,16 @@ def run(args: argparse.Namespace) -> int:
     return end_run({**summary, "warnings": notes + said}, out, args.json)
 
 
-def _thresholds(args: argparse.Namespace) -> Thresholds | None:
+def _thresholds(args: argparse.Namespace) -> Thresholds | dict[str, float]:
+    """The published ones asked for; without a name those that are to replace the scene's own."""
     from dataclasses import replace
 
     from ..mvs.fusion import DEFAULT, preset
 
     given = {"views": args.agree, "pixels": args.pixels, "relative": args.relative}
     given = {name: value for name, value in given.items() if value is not None}
-    if args.thresholds is None and not given:
-        return None
-    base = DEFAULT if args.thresholds is None else preset(args.thresholds)
-    return replace(base, **given)
+    chosen = replace(DEFAULT if args.thresholds is None else preset(args.thresholds), **given)
+    return given if args.thresholds is None else chosen
 
 
 def _show(summary: dict) -> None:

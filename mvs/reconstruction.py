@@ -19,11 +19,12 @@ import re
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from ..common.files import read_json, write_json
 from ..common.summaries import item_summary, run_summary
+from ..datasets.files import check_choice
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene, resize
 from ..vision.io.images import to_bytes, write_image
@@ -38,7 +40,15 @@ from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import open3d
 from ..vision.viz.cloud import cloud_picture
 from .classical import PlaneSweep
-from .fusion import DEFAULT, PRESETS, DepthView, FusedView, Thresholds, fuse_to_file
+from .fusion import (
+    DEFAULT,
+    PRESETS,
+    DepthView,
+    FusedView,
+    Thresholds,
+    check_agreement,
+    fuse_to_file,
+)
 from .infer import MVSPredictor, view_seed
 
 __all__ = ["reconstruct"]
@@ -54,7 +64,7 @@ def reconstruct(
     *,
     views: int = 5,
     size: tuple[int, int] | None = None,
-    thresholds: Thresholds | None = None,
+    thresholds: Thresholds | Mapping[str, float] | None = None,
     seed: int = 0,
     restart: bool = False,
     voxel: float | None = None,
@@ -75,7 +85,7 @@ def reconstruct(
         size: (height, width) to resize the images to; by default theirs, at most 1920 along the
             longer side.
         thresholds: of fusion; by default those of the scene's data set, else two other views that
-            agree within 1 pixel and 1 %.
+            agree within 1 pixel and 1 %. A mapping replaces some of these: ``{"pixels": 0.5}``.
         seed: of the random depths that the search starts from, where it is not guided.
         restart: compute all views anew.
         voxel: thin the cloud to one point a cube of this side (needs Open3D).
@@ -91,8 +101,9 @@ def reconstruct(
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
-            differs is named), images differ in size and ``size`` is not given, or nothing is left
-            after fusion (the message says which filter removed how many).
+            differs is named), images differ in size and ``size`` is not given, a threshold is
+            unknown or asks for more views than any view has sources, or nothing is left after
+            fusion (the message says which filter removed how many).
         ImportError: Open3D is needed and cannot be had.
 
     Warns (``UserWarning``) of what was assumed.
@@ -113,12 +124,17 @@ def reconstruct(
     plan = _plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)
     scene = _settled(scene, plan)
+    chosen = _thresholds(scene, plan, thresholds) if len(plan) > 1 else None
+    if restart:
+        # All at once, so that what an interrupted restart leaves can be resumed.
+        for folder in (out, out / "classical") if classical else (out,):
+            for entry in plan.values():
+                _mark(folder, entry.file).unlink(missing_ok=True)
     done = {} if restart else _finished_views(out, plan)
     entries = _compute(predictor, scene, plan, done, out, size, seed, report)
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
-    if len(plan) > 1:
-        thresholds = _thresholds(scene, plan, thresholds)
-        fused |= _fuse(scene, plan, entries, out, size, thresholds, predictor, mesh, report)
+    if chosen is not None:
+        fused |= _fuse(scene, plan, entries, out, size, chosen, predictor, mesh, report)
         if voxel is not None or normals:
             from .clouds import refine_file
 
@@ -145,8 +161,8 @@ def reconstruct(
         **fused,
     )
     names = [name for name in ("cloud", "picture", "mesh") if summary.get(name)]
-    for file in {"cloud.ply", "cloud.png", "mesh.ply"} - {Path(summary[n]).name for n in names}:
-        (out / file).unlink(missing_ok=True)  # of an earlier run
+    for file in _earlier_results(out) - {Path(summary[name]).name for name in names}:
+        (out / file).unlink(missing_ok=True)
     write_json(out / "summary.json", summary)
     if classical:
         with warnings.catch_warnings():
@@ -172,6 +188,21 @@ def reconstruct(
         summary["classical"] = {**other, "agreed": agreed}
         write_json(out / "summary.json", summary)
     return summary
+
+
+def _earlier_results(out: Path) -> set[str]:
+    """Names of the cloud, its picture and the mesh that an earlier run's summary names."""
+    try:
+        kept = read_json(out / "summary.json")
+        named = {Path(kept[key]).name for key in ("cloud", "picture", "mesh") if kept.get(key)}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return set()
+    return named & {"cloud.ply", "cloud.png", "mesh.ply"}
+
+
+def _mark(out: Path, name: str) -> Path:
+    """The file that marks a view as done."""
+    return out / "views" / f"{name}.json"
 
 
 def _agreement(first: str, second: str) -> float:
@@ -247,7 +278,7 @@ def _compute(
         except ValueError as error:
             raise ValueError(f"view {name}: {error}") from error
         seconds = time.perf_counter() - started
-        mark = out / "views" / f"{entry.file}.json"  # says that all other files are there
+        mark = _mark(out, entry.file)  # says that all other files are there
         mark.unlink(missing_ok=True)
         files = result.save(out, entry.file)
         facts = {
@@ -283,15 +314,28 @@ def _settled(scene: Scene, plan: dict[int, _Planned]) -> Scene:
     return replace(scene, views=views, points=None, tracks=None)
 
 
-def _thresholds(scene: Scene, plan: dict[int, _Planned], given: Thresholds | None) -> Thresholds:
-    """Return what was asked for, else what the data set was published with, as far as it goes."""
-    if given is not None:
+def _thresholds(
+    scene: Scene, plan: dict[int, _Planned], given: Thresholds | Mapping[str, float] | None
+) -> Thresholds:
+    """Return what was asked for, else what the data set was published with, as far as it goes.
+
+    Raises:
+        ValueError: a threshold is unknown, or asks for more views than any view has sources.
+    """
+    most = max(sum(source in plan for source in scene.sources(index)) for index in plan)
+    if isinstance(given, Thresholds):
+        check_agreement(given, most)
         return given
+    single: dict[str, Any] = dict(given or {})
+    for key in single:
+        check_choice("threshold", key, ("views", "pixels", "relative"))
     family = "tanks" if "tanks" in scene.layout else "dtu"
     name = f"{family}/{scene.name.lower()}"
     chosen = PRESETS[name] if family in scene.layout and name in PRESETS else DEFAULT
-    most = max(sum(source in plan for source in scene.sources(index)) for index in plan)
-    if most < chosen.views:
+    chosen = replace(chosen, **single)
+    if "views" in single:
+        check_agreement(chosen, most)
+    elif most < chosen.views:
         warnings.warn(
             f"no view has more than {most} source{'s' * (most != 1)}, so {most} instead of "
             f"{chosen.views} must agree with it",
@@ -477,7 +521,7 @@ def _plan_views(
 def _kept_range(out: Path, name: str) -> tuple[float, float] | None:
     """The range that an earlier run in the folder took for a view."""
     try:
-        kept = read_json(out / "views" / f"{name}.json")
+        kept = read_json(_mark(out, name))
         least, greatest = map(float, kept["settings"]["depth_range"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -508,7 +552,7 @@ def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
     """
     finished = {}
     for index, entry in plan.items():
-        path = out / "views" / f"{entry.file}.json"
+        path = _mark(out, entry.file)
         if not path.is_file():
             continue
         try:

@@ -187,6 +187,27 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
                                     ("out", "whole")))  # fmt: skip
 
 
+@pytest.mark.parametrize("classical", [False, True])
+def test_an_interrupted_restart_resumes(scene, oracle, tmp_path, classical):
+    """Views that the restart had not reached are of other settings, and not to be kept."""
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    reconstruct(predictor, scene, tmp_path, classical=classical)
+    narrow, started = scene.with_range(1.0, 20.0), []
+
+    def stop(what, done, total):
+        started.append(what)
+        if started.count("views") == 3:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        reconstruct(predictor, narrow, tmp_path, restart=True, classical=classical, report=stop)
+    oracle.calls.clear()
+    summary = reconstruct(predictor, narrow, tmp_path, classical=classical)
+    assert oracle.calls == ["00000002", "00000003"]
+    views = [*summary["views"], *(summary["classical"]["views"] if classical else ())]
+    assert {tuple(view["depth_range"]) for view in views} == {(1.0, 20.0)}
+
+
 def test_a_range_that_was_derived_stays(scene, oracle, tmp_path, monkeypatch):
     """A resumed run does not depend on what libraries make of features today."""
     bare = altered(scene, depth_range=None)
@@ -295,6 +316,17 @@ def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
     assert np.median(tree.query(np.asarray(mesh.vertices))[0]) < 0.02
 
 
+def test_only_files_of_an_earlier_run_go(scene, oracle, tmp_path):
+    predictor, mesh = vizoo.MVSPredictor(oracle, "cpu"), tmp_path / "mesh.ply"
+    mesh.write_text("somebody's")
+    for _ in range(2):
+        summary = reconstruct(predictor, scene, tmp_path)
+        assert mesh.read_text() == "somebody's"
+    (tmp_path / "summary.json").write_text(json.dumps({**summary, "mesh": "moved/mesh.ply"}))
+    reconstruct(predictor, scene, tmp_path)
+    assert not mesh.exists() and (tmp_path / "cloud.ply").is_file()
+
+
 class NotFinite(nn.Module):
     def forward(self, images, *cameras, generator):
         return torch.full_like(images[:, 0, :1], torch.nan)
@@ -302,7 +334,7 @@ class NotFinite(nn.Module):
 
 def test_one_view_with_sources_is_written_and_not_fused(scene, oracle, tmp_path):
     alone = Scene("s", scene.views, [scene.pairs[0], [], [], []], "generated")
-    (tmp_path / "cloud.ply").write_text("of an earlier run")
+    reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     with pytest.warns(UserWarning, match="one view has sources: its depth is there, and nothing"):
         summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path)
     assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == 1
@@ -318,11 +350,15 @@ def test_refused(scene, oracle, tmp_path):
         (scene, {"views": 1}, "2 views or more, got 1"),
         (Scene("s", scene.views, [[]] * 4, "generated"), {}, "no view has a source"),
         (scene, {"thresholds": Thresholds(7)}, "7 other views must agree, but no view"),
+        (scene, {"thresholds": {"views": 7}}, "7 other views must agree, but no view"),
+        (scene, {"thresholds": {"pixel": 1}}, "threshold 'pixel' is none of views, pixels, rel"),
     ]
     for number, (wrong, options, message) in enumerate(cases):
         with pytest.raises(ValueError, match=message):
             reconstruct(predictor, wrong, tmp_path / str(number), **options)
         assert not (tmp_path / str(number) / "cloud.ply").exists()
+        # What is known beforehand is said before the views are computed.
+        assert (tmp_path / str(number)).exists() == ("no point is left" in message)
     with pytest.raises(ValueError, match="view 00000000: the network's output is not finite"):
         reconstruct(vizoo.MVSPredictor(NotFinite(), "cpu"), scene, tmp_path / "nan")
     images, k, e = [scene.views[0].image], torch.eye(3)[None], torch.eye(4)[None]
