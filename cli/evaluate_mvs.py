@@ -45,6 +45,10 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.scan is None) == (args.distance is None and args.tanks is None):
         raise ValueError("give --scan N (DTU), or --distance D or --tanks SCENE (F-score)")
+    if args.scan is not None:
+        for option in ("align", "crop", "voxel"):
+            if getattr(args, option) is not None:
+                raise ValueError(f"--{option} is of the F-score: leave it out with --scan")
     from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
     points, _ = read_ply(args.cloud)
     scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
@@ -114,7 +118,7 @@ def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
 def _truth(path: str) -> np.ndarray:
     from ..vision.io.ply import read_ply
 
-    if not Path(path).is_dir():
+    if Path(path).suffix != ".json" and not Path(path).is_dir():
         return read_ply(path)[0]
     from ..datasets.mvs import open_scene, truth_points
 

@@ -119,6 +119,34 @@ def test_published_thresholds(capsys):
     assert (fusion["views"], fusion["pixels"], fusion["relative"]) == (3, 0.25, 0.01)
 
 
+def test_single_thresholds_replace_those_of_the_scene(scene, tmp_path, capsys):
+    path = str(write_scene(scene, tmp_path / "scan9", "dtu", lossless=True))
+    words = ("infer", "mvs", path, "--model", "stand-in", "--out", "out", "--json")
+    for more, wanted in (
+        ((), (3, 0.25, 0.01)),
+        (("--agree", "2"), (2, 0.25, 0.01)),
+        (("--pixels", "0.75", "--relative", "0.02"), (3, 0.75, 0.02)),
+        (("--thresholds", "default", "--agree", "1"), (1, 1, 0.01)),
+    ):
+        assert call(*words, *more, "--device", "cpu") == 0
+        fusion = json.loads(capsys.readouterr().out)["fusion"]
+        assert (fusion["views"], fusion["pixels"], fusion["relative"]) == wanted
+
+
+def test_the_scene_is_left_as_it_is(scene, tmp_path, capsys, monkeypatch):
+    """Results have names that the true depth of a folder has."""
+    path = write_scene(scene, tmp_path / "disk", "folder", lossless=True)
+    before = (path / "depth/00000000.pfm").read_bytes()
+    words = ("--model", "stand-in", "--device", "cpu", "--out")
+    for named in ("disk", "disk/cameras.json", "disk/../disk"):
+        said = refused(capsys, "infer", "mvs", named, *words, "disk")
+        assert "--out disk is where" in said and "name another folder" in said
+    monkeypatch.chdir(path)
+    assert "--out . is where disk lies" in refused(capsys, "infer", "mvs", ".", *words, ".")
+    assert (path / "depth/00000000.pfm").read_bytes() == before
+    assert call("infer", "mvs", ".", *words, "result") == 0
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -193,6 +221,9 @@ def test_crop(clouds, tmp_path, capsys):
     [
         ((), "give --scan N"),
         (("--distance", "1", "--scan", "1"), "give --scan N"),
+        (("--scan", "1", "--align", "back.txt"), "--align is of the F-score: leave it out"),
+        (("--scan", "1", "--crop", "crop.json"), "--crop is of the F-score: leave it out"),
+        (("--scan", "1", "--voxel", "0.2"), "--voxel is of the F-score: leave it out"),
         (("--distance", "0"), "the distance must be positive"),
         (("--tanks", "family"), "the truth of barn"),
         (("--distance", "1", "--align", "none.txt"), "none.txt: no such file"),
@@ -212,11 +243,13 @@ def test_the_written_cloud_scores(scene, tmp_path, capsys):
     write_scene(scene, tmp_path / "disk", "blendedmvs", lossless=True)
     capsys.readouterr()
     scores = []
-    for truth in ("truth.ply", "disk"):
+    write_scene(scene, tmp_path / "own", "folder", lossless=True)
+    for truth in ("truth.ply", "disk", "own/cameras.json"):
         words = ("evaluate", "mvs", "out/cloud.ply", truth, "--distance", "0.02", "--json")
         assert call(*words) == 0
         scores.append(json.loads(capsys.readouterr().out))
     score = scores[0]
-    assert scores[1]["f_score"] == pytest.approx(score["f_score"], abs=1e-3)
+    for other in scores[1:]:
+        assert other["f_score"] == pytest.approx(score["f_score"], abs=1e-3)
     assert score["precision"] > 0.99 and score["recall"] > 0.75
     assert len(read_ply("out/cloud.ply")[0]) == score["points"]
