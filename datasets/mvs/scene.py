@@ -324,9 +324,9 @@ class Scene(Kept):
                     raise ValueError(f"{file}: view {view.name} lists itself as a source")
             listed = [source for source, _ in sources]
             if len(set(listed)) < len(listed):
-                twice = next(source for source in listed if listed.count(source) > 1)
+                again = next(source for source in listed if listed.count(source) > 1)
                 raise ValueError(
-                    f"{file}: view {view.name} lists source {self.views[twice].name} twice"
+                    f"{file}: view {view.name} lists source {self.views[again].name} twice"
                 )
 
 
