@@ -7,13 +7,14 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ...common.counts import count, on_meta
+from ...common.counts import Counts, count, on_meta
 from ...common.devices import choose_device
 from ...common.energy import joules
 from ...common.timing import measure
@@ -152,6 +153,14 @@ class Bench:
             net = copy.deepcopy(net).to(self.device)
         return optimize(net.eval(), self.dtype)
 
+    def counts(self, architecture: Architecture) -> Counts:
+        """Parameters, multiply-adds and memory of an architecture, which does not run for it."""
+        return count(extract(self._shapes, architecture), *self.inputs("meta"))
+
+    @cached_property
+    def _shapes(self) -> nn.Module:
+        return on_meta(self.net)
+
     def costs(self, architecture: Architecture) -> dict[str, Any]:
         """Counted parameters, multiply-adds and memory, under `measured` the time, and energy."""
         subnet, inputs = self.network(architecture), self.inputs()
@@ -167,8 +176,7 @@ class Bench:
         Raises:
             ValueError: in which way it differs.
         """
-        smallest = extract(on_meta(self.net), self.space.smallest())
-        counts = count(smallest, *self.inputs("meta"))
+        counts = self.counts(self.space.smallest())
         table.check(self._architecture, self.space, self.conditions, counts, source)
 
     def table(self) -> LatencyTable:

@@ -11,22 +11,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from ...common.counts import count, on_meta
 from ...common.layers import evaluating
 from ...common.quantities import KINDS, parse_quantity, unit_of
 from ...nas.efficiency.build import plan
 from ...nas.efficiency.provenance import Conditions
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import QUANTITIES, LatencyTable
-from ...nas.search.constraints import Constraint
+from ...nas.search.constraints import Constraint, Limits, UnreachableError
 from ...nas.search.evolution import evolve
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import activate, extract
+from ...nas.supernet import activate
 from ..hub.create import beside_weights
 from .bench import Bench, bench_for, load_supernet
 from .evaluations import evaluations_beside
@@ -42,14 +42,17 @@ __all__ = [
     "moved_table",
     "search_within",
     "table_beside",
+    "within_reach",
 ]
 
 _Objective = Callable[[Sequence[Architecture]], Sequence[float]]
 _Report = Callable[[int, int], None]
+_Shares = Mapping[Architecture, Mapping[str, float]]
 _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100
+_PROMISES = 8  # what predictions promise to meet limits is counted for so many architectures
 # Subnets measured where no table is given.
 OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
 _NAMES = {
@@ -213,22 +216,58 @@ def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
 
 
 def constraints(
-    predictors: Mapping[str, Callable[[Architecture], float]], bounds: Mapping[str, float]
+    predictors: Mapping[str, Callable[[Architecture], float]],
+    bounds: Mapping[str, float],
+    known: _Shares = MappingProxyType({}),
 ) -> list[Constraint]:
-    """What a search has to keep to."""
+    """What a search has to keep to: predictions, but for shares of the bounds that are known."""
     kept = []
     for kind, bound in bounds.items():
         size, unit = unit_of(kind, bound)
-
-        cost = partial(_in_units, predictors[kind], size)
+        shares = {a: of[kind] for a, of in known.items() if kind in of}
+        cost = partial(_cost, predictors[kind], size, shares, bound / size)
         kept.append(Constraint(_NAMES[kind], cost, bound / size, unit))
     return kept
 
 
-def _in_units(
-    predict: Callable[[Architecture], float], size: float, architecture: Architecture
+def _cost(
+    predict: Callable[[Architecture], float],
+    size: float,
+    shares: Mapping[Architecture, float],
+    limit: float,
+    architecture: Architecture,
 ) -> float:
-    return predict(architecture) / size
+    share = shares.get(architecture)
+    return predict(architecture) / size if share is None else share * limit
+
+
+def within_reach(
+    bench: Bench, predictors: Mapping[str, CostRegressor], bounds: Mapping[str, float]
+) -> dict[Architecture, dict[str, float]]:
+    """Refuse limits out of reach, counted ones by the exact figures of what comes nearest.
+
+    Returns:
+        Architectures to their exact counts as shares of the limits, the smallest one among them.
+
+    Raises:
+        UnreachableError: no architecture meets the limits.
+    """
+    counted = [kind for kind in bounds if kind != "latency"]
+    known: dict[Architecture, dict[str, float]] = {}
+    nearest = bench.space.smallest()
+    while True:
+        figures = bench.counts(nearest).to_json() if counted else {}
+        known[nearest] = {kind: figures[kind] / bounds[kind] for kind in counted}
+        enough = len(known) == _PROMISES
+        try:
+            nearest = Limits(bench.space, constraints(predictors, bounds, known)).refuge()
+        except UnreachableError as error:
+            nearest = error.architecture
+            if enough or nearest in known:
+                raise
+        else:
+            if enough or nearest in known:
+                return known
 
 
 def cost_predictors(
@@ -240,11 +279,10 @@ def cost_predictors(
     """
     if table is not None:
         return {kind: table.regressor(kind) for kind in QUANTITIES}
-    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
     chosen = [architecture for architecture, _ in plan(bench.space, _COUNTED, 0, 0)]
     counted = []
     for done, architecture in enumerate(chosen, start=1):
-        counted.append(count(extract(shapes, architecture), *inputs))
+        counted.append(bench.counts(architecture))
         report(done, len(chosen))
     return {
         kind: CostRegressor.fit(bench.space, chosen, [getattr(counts, kind) for counts in counted])
@@ -322,41 +360,51 @@ def search_within(
     Returns:
         The architecture, its costs, and what each round aimed at and measured.
     """
-    smallest = bench.space.smallest()
-    floors = {kind: predictors[kind](smallest) for kind in bounds}
+    known = within_reach(bench, predictors, bounds)
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
+    try:
+        Limits(bench.space, constraints(predictors, aims, known)).refuge()
+    except UnreachableError:  # a limit within reach stays so, whatever is to be spared
+        aims = dict(bounds)
+    # Aims between which the next ones lie: the last met and the last missed.
+    low, high = dict.fromkeys(bounds, 0.0), dict.fromkeys(bounds, math.inf)
     tried: dict[Architecture, dict[str, Any]] = {}
     told: list[dict[str, Any]] = []
-    worst = 0.0
     for _ in range(rounds):
-        # A limit within reach stays so, whatever is spared; one out of reach is refused as typed.
-        aims = {
-            kind: max(aim, floors[kind]) if bounds[kind] >= floors[kind] else bounds[kind]
-            for kind, aim in aims.items()
-        }
-        architecture = evolve(
-            bench.space,
-            objective,
-            constraints=constraints(predictors, aims),
-            seed=seed,
-            population=population,
-            generations=generations,
-        ).best
-        if architecture in tried:
-            if worst <= 1 or smallest in tried:
-                break
-            architecture = smallest  # where predictions are wrong by more than what is to be spared
-        tried[architecture] = costs = bench.costs(architecture)
+        try:
+            architecture = evolve(
+                bench.space,
+                objective,
+                constraints=constraints(predictors, aims, known),
+                seed=seed,
+                population=population,
+                generations=generations,
+            ).best
+        except UnreachableError:  # predictions are wrong by more than what is to be spared
+            architecture = bench.space.smallest()
         predicted = {kind: predictors[kind](architecture) for kind in bounds}
-        measured = {kind: figure(costs, kind) for kind in bounds}
-        told.append({"aimed_at": dict(aims), "predicted": predicted, "found": measured})
-        ratios = {kind: measured[kind] / bound for kind, bound in bounds.items()}
+        again = architecture in tried
+        if not again:
+            tried[architecture] = costs = bench.costs(architecture)
+            measured = {kind: figure(costs, kind) for kind in bounds}
+            told.append({"aimed_at": dict(aims), "predicted": predicted, "found": measured})
+            known[architecture] = {kind: measured[kind] / bound for kind, bound in bounds.items()}
+        ratios = known[architecture]
         worst = max(ratios.values())
-        if 1 - _IDLE <= worst <= 1:
+        if again and worst > 1 or 1 - _IDLE <= worst <= 1:
             break
         for kind, ratio in ratios.items():
-            if ratio > 1 or worst <= 1 and ratio == worst:
-                aims[kind] = (1 - _SPARE.get(kind, 0.001)) * predicted[kind] / ratio
+            if ratio > 1:
+                high[kind] = aims[kind]
+            elif worst <= 1 and ratio == worst:
+                low[kind] = aims[kind]
+            else:
+                continue
+            aim = (1 - _SPARE.get(kind, 0.001)) * predicted[kind] / ratio
+            within = low[kind] < aim < high[kind]
+            aims[kind] = aim if within else (low[kind] + high[kind]) / 2
+        if math.inf in aims.values():  # the best that predictions allow, and it is met
+            break
 
     def order(architecture: Architecture) -> tuple[float, float]:
         excess = (figure(tried[architecture], kind) / bound for kind, bound in bounds.items())

@@ -10,20 +10,18 @@ from typing import Any
 
 from torch import nn
 
-from ...common.counts import count, on_meta
 from ...nas.distributed.search.executor import Executor, SerialExecutor
 from ...nas.efficiency.build import plan
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import LatencyTable
-from ...nas.search.constraints import Constraint, Limits
+from ...nas.search.constraints import Constraint
 from ...nas.search.evolution import evolve_pareto, pareto_front
 from ...nas.search.front import FrontRow
 from ...nas.search.optuna import Mirror, installed, propose
 from ...nas.search.population import Settings
 from ...nas.space import Architecture
-from ...nas.supernet import extract
 from .bench import Bench, bench_for
-from .best import checked_limits, constraints, cost_predictors
+from .best import checked_limits, constraints, cost_predictors, within_reach
 from .evaluations import Evaluations
 
 __all__ = ["SearchedFront", "search"]
@@ -128,8 +126,8 @@ def search(
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)
     )
-    kept = constraints(predictors, bounds)
-    Limits(space, kept).refuge()  # refuses limits out of reach before hours of evaluation
+    # Refuses limits out of reach before hours of evaluation.
+    kept = constraints(predictors, bounds, within_reach(bench, predictors, bounds))
     evaluations = Evaluations(space, "error", {}) if evaluations is None else evaluations
     costs = predictors[cost]
     keeps = [keep]
@@ -166,12 +164,11 @@ def search(
             step = max(1, math.ceil(len(front) / max(1, verify)))
             run.errors(front[::step][:verify], "evaluating the front")
             agreement = predictor.held_out.to_json() if predictor.held_out else None
-    shapes, inputs = on_meta(bench.net), bench.inputs("meta")
 
     def exact(architecture: Architecture) -> dict[str, float]:
         latency = predictors.get("latency")
         known = {} if latency is None else {"latency": round(latency(architecture), 4)}
-        return known | count(extract(shapes, architecture), *inputs).to_json()
+        return known | bench.counts(architecture).to_json()
 
     rows, left_out = _front(evaluations, costs, cost, kept, bounds, exact)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)

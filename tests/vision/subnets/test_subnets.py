@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 
 import pytest
@@ -11,10 +12,12 @@ import toy_supernet
 import yaml
 
 import vizoo
-from vizoo.common.counts import count_parameters
+from vizoo.common.counts import Counts, count_parameters
 from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.lid import Split, Splitter, SplitTree
+from vizoo.nas.search.constraints import UnreachableError
+from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision import _export_formats as formats
 from vizoo.vision.configs import FitConfig
@@ -165,6 +168,58 @@ def test_where_predictions_tell_nothing_the_smallest_is_measured(net):
     )
     assert subnet == smallest and costs["parameters"] == limit
     assert rounds[0]["found"]["parameters"] > limit == rounds[-1]["found"]["parameters"]
+
+
+@dataclasses.dataclass
+class Scale:
+    """A bench of a hundred widths, of which each takes what `true` says, in time and in values."""
+
+    true: Callable[[int], float]
+    space = SearchSpace([Choice("width", tuple(range(100)))])
+
+    def counts(self, architecture):
+        return Counts(int(self.true(architecture["width"])), 1, 1)
+
+    def costs(self, architecture):
+        true = self.true(architecture["width"])
+        return {"measured": {"median": true}, "parameters": true}
+
+
+def widest_within(kind, limit, true, predict):
+    """The width that the search comes to, and what it found in its rounds."""
+    found, _, rounds = best.search_within(
+        Scale(true),
+        {kind: lambda architecture: predict(architecture["width"])},
+        lambda architectures: [-a["width"] for a in architectures],
+        {kind: limit},
+        generations=4,
+    )
+    return found["width"], [row["found"][kind] for row in rounds]
+
+
+def test_what_lies_between_a_hit_and_a_miss_is_searched():
+    """Widths from 40 on take more than is predicted, and smaller ones much less."""
+    width, found = widest_within(
+        "latency", 50, lambda w: (w + 1) * (1.2 if w >= 40 else 0.7), lambda w: w + 1
+    )
+    assert width == 40 and found == pytest.approx([58.8, 28.0, 52.8, 50.4, 49.2])
+
+
+def test_the_aim_falls_where_the_smallest_is_not_predicted_to_be_the_cheapest():
+    width, found = widest_within(
+        "latency", 30, lambda w: 100 + w, lambda w: 60 if w == 0 else w + 1
+    )
+    assert width == 0 and found == [128, 105, 100]  # nothing keeps to it, and the last is nearest
+
+
+def test_limits_are_refused_by_counts_not_by_predictions():
+    def count(width):
+        return 30 + width
+
+    width, found = widest_within("parameters", 35, count, lambda w: 40 + w)  # more than there is
+    assert found == [30, 36, 34] and width == 4
+    with pytest.raises(UnreachableError, match="of at most 20: the smallest reachable is 30"):
+        widest_within("parameters", 20, count, lambda w: 15 if w == 7 else 35 + w)
 
 
 def test_a_network_without_choices():
