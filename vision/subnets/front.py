@@ -41,7 +41,7 @@ class SearchedFront:
     #: how well errors were predicted on held-out subnets, see `Agreement.to_json`; None where none
     #: were
     predictor: dict[str, Any] | None
-    left_out: int  #: how many of the front were over a limit by exact count
+    left_out: int  #: how many that were predicted to meet the limits are over one by exact count
 
 
 def search(
@@ -71,8 +71,8 @@ def search(
     """Search a supernet for the subnets that no other beats in both error and cost.
 
     A sample of subnets is evaluated, a predictor fitted to it, the space searched by predictions,
-    and what that finds evaluated. Costs are predicted meanwhile; on the front parameters,
-    multiply-adds and memory are counted, and what they put over a limit is left out.
+    and what that finds evaluated. Costs are predicted meanwhile; of all that was evaluated
+    parameters, multiply-adds and memory are counted, by which the front is made and limits kept.
 
     Args:
         net: the supernet, or the bench of its costs.
@@ -170,7 +170,7 @@ def search(
         known = {} if latency is None else {"latency": round(latency(architecture), 4)}
         return known | bench.counts(architecture).to_json()
 
-    rows, left_out = _front(evaluations, costs, cost, kept, bounds, exact)
+    rows, left_out = _front(evaluations, cost, kept, bounds, exact, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 
 
@@ -231,42 +231,30 @@ def _shown(
 
 def _front(
     evaluations: Evaluations,
-    costs: CostRegressor,
     cost: str,
     kept: list[Constraint],
     bounds: Mapping[str, float],
     exact: Callable[[Architecture], dict[str, float]],
+    report: _Report,
 ) -> tuple[list[FrontRow], int]:
     """What no other of the evaluated subnets beats, by exact figures, and how many those kept out.
 
     Raises:
         ValueError: no subnet keeps to the limits.
     """
-    errors = {
-        architecture: error
-        for architecture, error in evaluations.errors.items()
-        if math.isfinite(error) and all(limit.satisfied(architecture) for limit in kept)
-    }
-    known, left_out = {a: costs(a) for a in errors}, 0
-    rows: dict[Architecture, FrontRow] = {}
-    while True:
-        listed = list(known)
-        front = [listed[i] for i in pareto_front([(errors[a], known[a]) for a in listed])]
-        new = [a for a in front if a not in rows]
-        if not new:
-            break
-        for architecture in new:
-            rows[architecture] = row = FrontRow(
-                architecture, errors[architecture], exact(architecture)
-            )
-            if any(row.costs[kind] > bound for kind, bound in bounds.items()):
-                del known[architecture]
-                left_out += 1
-            else:
-                known[architecture] = row.costs[cost]
-    if not front:
+    errors = {a: error for a, error in evaluations.errors.items() if math.isfinite(error)}
+    within, left_out = [], 0
+    for done, (architecture, error) in enumerate(errors.items(), start=1):
+        row = FrontRow(architecture, error, exact(architecture))
+        if all(row.costs[kind] <= bound for kind, bound in bounds.items()):
+            within.append(row)
+        elif all(limit.satisfied(architecture) for limit in kept):
+            left_out += 1
+        report("counting what was evaluated", done, len(errors))
+    if not within:
         raise ValueError(
             f"none of {len(evaluations.errors)} evaluated subnets keeps to the limits: evaluate "
             "more, by samples and verify, if direct by population and generations"
         )
-    return sorted((rows[a] for a in front), key=lambda row: row.error), left_out
+    front = [within[i] for i in pareto_front([(row.error, row.costs[cost]) for row in within])]
+    return sorted(front, key=lambda row: row.error), left_out

@@ -14,6 +14,7 @@ import yaml
 import vizoo
 from vizoo.common.counts import Counts, count_parameters
 from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
+from vizoo.nas.efficiency.regressor import CostRegressor
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.lid import Split, Splitter, SplitTree
 from vizoo.nas.search.constraints import UnreachableError
@@ -305,6 +306,28 @@ def test_a_front_from_errors_alone(net):
         vizoo.search(net, errors, cost="latency")
     with pytest.raises(ValueError, match="no sampler 'tpo'; there are evolution, tpe, gp, nsga2"):
         vizoo.search(net, errors, sampler="tpo")
+
+
+def test_a_front_is_made_by_counts_whatever_was_predicted(net, monkeypatch):
+    """Predictions that order subnets the wrong way round keep none of them from it."""
+    space, rng = search_space(net), random.Random(0)
+    errors = {space.sample(rng): rng.random() for _ in range(40)}
+    counts = {a: parameters(net, a) for a in errors}
+    limit = sorted(counts.values())[-8]
+    inner = best.cost_predictors
+
+    def turned(bench, *rest):
+        upside_down = CostRegressor.fit(space, list(counts), [1e8 / n for n in counts.values()])
+        return inner(bench, *rest) | {"parameters": upside_down}
+
+    monkeypatch.setattr("vizoo.vision.subnets.front.cost_predictors", turned)
+    known = Evaluations(space, "error", {}, dict(errors))
+    settings = {"cost": "parameters", "limits": {"parameters": limit}, "evaluations": known}
+    found = vizoo.search(net, lambda _: 1.0, direct=True, population=4, generations=0, **settings)
+    points = {(errors[a], counts[a]) for a in errors if counts[a] <= limit}
+    front = {p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)}
+    assert front <= {(row.error, row.costs["parameters"]) for row in found.rows}
+    assert all(row.costs["parameters"] <= limit for row in found.rows)
 
 
 class Noting(SerialExecutor):
