@@ -22,6 +22,7 @@ from .table import LatencyTable, Sample
 __all__ = ["build", "plan"]
 
 _SAVE_EVERY = 5
+_REPETITIONS = 5  # of each subnet, at least
 
 
 def _spread_sample(space: SearchSpace, rng: random.Random) -> Architecture:
@@ -82,7 +83,6 @@ def build(
     samples: int,
     held_out: int = 20,
     seed: int = 0,
-    repetitions: int = 5,
     seconds: float = 0.5,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> LatencyTable:
@@ -100,7 +100,6 @@ def build(
         samples: how many subnets predictors learn from.
         held_out: how many more tell their error.
         seed: of the plan.
-        repetitions: of each subnet, at least.
         seconds: for each subnet, at least.
         progress: told how many of how many subnets are done.
 
@@ -129,7 +128,7 @@ def build(
             partial(ready, *inputs),
             lambda: beside(*inputs),
             device,
-            repetitions=repetitions,
+            repetitions=_REPETITIONS,
             seconds=seconds,
         )
         energy = joules(partial(ready, *inputs), device)

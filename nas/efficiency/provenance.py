@@ -36,16 +36,15 @@ class Conditions:
         dtype: torch.dtype,
         height: int,
         width: int,
-        batch: int = 1,
         runtime: str = "torch",
         float_parts: Sequence[str] = (),
     ) -> Conditions:
-        """The conditions of a measurement made now in this process."""
+        """The conditions of a measurement made now in this process, of one image."""
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
-        facts = threads, height, width, batch, runtime, tuple(sorted(float_parts))
-        return cls(device.type, device_name(device), name, *facts)
+        how: dict[str, Any] = {"runtime": runtime, "float_parts": tuple(sorted(float_parts))}
+        return cls(device.type, device_name(device), name, threads, height, width, **how)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Conditions:

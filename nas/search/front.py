@@ -29,7 +29,6 @@ class FrontRow:
 class Front:
     """A Pareto front, the smallest error first."""
 
-    supernet: str  #: what the search was given: a name or a file
     metric: str  #: what was measured, such as ``val/epe``
     cost: str  #: which of `_COSTS` was traded against it
     evaluated: int  #: how many subnets were measured in all
@@ -49,7 +48,6 @@ class Front:
         try:
             rows = sorted(map(_row, content["front"]), key=lambda row: row.error)
             front = cls(
-                str(content["supernet"]),
                 str(content["metric"]),
                 content["cost"],
                 int(content["evaluated"]),
