@@ -107,11 +107,6 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     splitter = Splitter(**{name: getattr(args, name) for name in _SPLITTER})
     net, space, trained = load_supernet(args.supernet)
-    if args.levels > (most := splitter.levels(space)):
-        names = splitter.candidates(space)
-        raise ValueError(
-            f"--levels {args.levels}: {most} at most, by the values of {', '.join(names)}"
-        )
     if args.criterion == "lid":
         named_layers(net, args.layers)  # refuses patterns before the data are read
     device, config, sizes = choose_device(args.device), FitConfig.read(args.data), set()

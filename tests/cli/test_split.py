@@ -195,8 +195,8 @@ def test_parts_above_the_leaves_need_no_files(capsys, leaves):
         ),
         (("--levels", "0"), "--levels 0: must be at least 1"),
         (("--levels", "-1"), "--levels -1: must be at least 1"),
-        (("--levels", "4"), "--levels 4: 3 at most, by the values of depth, blocks.0.width, blo"),
-        (("--levels", "2", "--choices", "depth"), "--levels 2: 1 at most, by the values of depth"),
+        (("--levels", "4"), "levels 4: 1 to 3, by the values of depth, blocks.0.width, blocks"),
+        (("--levels", "2", "--choices", "depth"), "levels 2: 1 to 1, by the values of depth"),
         (("--min-group", "3"), "nothing to split: no choice of * has 6 values"),
         (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
         (("--out", "dir.json"), "--out dir.json: is a folder; name a file"),
@@ -213,9 +213,9 @@ def test_bad_splits_are_one_line(capsys, words, says):
 
 
 def test_more_levels_than_choices_allow_are_refused_before_the_data_are_read(capsys, monkeypatch):
-    monkeypatch.setattr(FitConfig, "read", None)
+    monkeypatch.setattr(FitConfig, "training_batches", None)
     assert split("--levels", "1000000") == 2
-    assert "--levels 1000000: 3 at most" in capsys.readouterr().err
+    assert "levels 1000000: 1 to 3" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
