@@ -46,10 +46,10 @@ _FITTED = {
 
 #: The same of guided networks.
 _GUIDED = {
-    (False, False): Coefficients(-0.336, 2.268, -1.139, 0.0, 0.0),
-    (False, True): Coefficients(-0.634, 0.905, -0.804, 0.0, -0.662),
-    (True, False): Coefficients(1.007, 0.468, -0.676, 1.815, 0.0),
-    (True, True): Coefficients(0.445, 0.018, -0.484, 1.230, -0.478),
+    (False, False): Coefficients(-0.210, 1.781, -1.095, 0.0, 0.0),
+    (False, True): Coefficients(-0.588, 0.410, -0.754, 0.0, -0.691),
+    (True, False): Coefficients(1.015, 0.447, -0.684, 1.759, 0.0),
+    (True, True): Coefficients(0.472, 0.009, -0.490, 1.193, -0.471),
 }
 
 

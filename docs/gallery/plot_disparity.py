@@ -12,7 +12,7 @@ import vizoo
 from vizoo.datasets.worlds.stereo import WorldStereo
 
 pair = WorldStereo(1, 256, 448, seed=3, max_disparity=64)[0]
-result = vizoo.StereoPredictor("easnet_small")(pair["left"], pair["right"], check=False)
+result = vizoo.StereoPredictor()(pair["left"], pair["right"], check=False)
 
 truth = pair["disparity"][0]
 error = abs(result.disparity - truth.numpy())

@@ -57,8 +57,8 @@ def subnet(milliseconds):
 ways = {
     "StereoSGBM": lambda left, right: semi_global_matching(left, right, disparities=192),
     "easnet_small.generated": vizoo.StereoPredictor("easnet_small.generated"),
-    "easnet_small.worlds": vizoo.StereoPredictor("easnet_small.worlds"),
-    "the same, guided": vizoo.StereoPredictor("easnet_small.worlds", guided=True),
+    "easnet_scaled.two_thirds": vizoo.StereoPredictor(guided=False),
+    "the same, guided (default)": vizoo.StereoPredictor(),
     "subnet within 100 ms": vizoo.StereoPredictor(subnet(100)),
     "subnet within 25 ms": vizoo.StereoPredictor(subnet(25)),
 }
