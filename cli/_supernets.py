@@ -120,7 +120,8 @@ def set_up(
         if sized is None and name is not None:
             parts = _float_parts(args, name, bench, trained)
         elif args.calibrate is not None or args.max_loss is not None:
-            raise ValueError("--calibrate and --max-loss: a table says what stays in float")
+            why = "nothing runs without a --table" if sized is None else "the table says it"
+            raise ValueError(f"--calibrate and --max-loss find what stays in float: {why}")
         else:
             parts = () if sized is None else sized.float_parts
         bench = Bench.here(net, space, **how, float_parts=parts)

@@ -111,6 +111,8 @@ def reconstruct(
     out = Path(out)
     if views < 2:
         raise ValueError(f"multi-view stereo needs 2 views or more, got {views}")
+    for key in thresholds if isinstance(thresholds, Mapping) else ():
+        check_choice("threshold", key, ("views", "pixels", "relative"))
     if voxel is not None or normals or mesh is not None:
         open3d()
     report = report or (lambda what, done, total: None)
@@ -320,15 +322,13 @@ def _thresholds(
     """Return what was asked for, else what the data set was published with, as far as it goes.
 
     Raises:
-        ValueError: a threshold is unknown, or asks for more views than any view has sources.
+        ValueError: a threshold asks for more views than any view has sources.
     """
     most = max(sum(source in plan for source in scene.sources(index)) for index in plan)
     if isinstance(given, Thresholds):
         check_agreement(given, most)
         return given
     single: dict[str, Any] = dict(given or {})
-    for key in single:
-        check_choice("threshold", key, ("views", "pixels", "relative"))
     family = "tanks" if "tanks" in scene.layout else "dtu"
     name = f"{family}/{scene.name.lower()}"
     chosen = PRESETS[name] if family in scene.layout and name in PRESETS else DEFAULT

@@ -2,8 +2,8 @@
 Disparity of a pair
 ===================
 
-The small network that ships, guided by semi-global matching, looks at a generated room. Left pixel
-x matches right pixel x - d.
+The default network, guided by semi-global matching, looks at a generated room. Left pixel x matches
+right pixel x - d.
 """
 
 import matplotlib.pyplot as plt

@@ -189,7 +189,7 @@ def test_without_a_table_nothing_runs_in_int8(capsys, source):
     assert main(line) == 0
     assert json.loads(capsys.readouterr().out)["conditions"]["float_parts"] == []
     assert main([*line, "--max-loss", "0.1"]) == 2
-    assert "--calibrate and --max-loss: a table says what st" in capsys.readouterr().err
+    assert "stays in float: nothing runs without a --table" in capsys.readouterr().err
 
 
 def test_samplers_of_optuna(capsys, monkeypatch):

@@ -2,7 +2,7 @@
 
 Thousands of architectures are compared by predictions; the winner is extracted, measured and
 counted. Where it misses a limit, or stays far below the one that binds, the predicted limit is
-moved by the ratio observed, and the search repeated.
+moved by the ratio observed, between what was met and what was missed, and the search repeated.
 """
 
 from __future__ import annotations
@@ -245,6 +245,8 @@ def within_reach(
     bench: Bench, predictors: Mapping[str, CostRegressor], bounds: Mapping[str, float]
 ) -> dict[Architecture, dict[str, float]]:
     """Refuse limits out of reach, counted ones by the exact figures of what comes nearest.
+
+    After a few architectures that were predicted to come near, predictions decide.
 
     Returns:
         Architectures to their exact counts as shares of the limits, the smallest one among them.

@@ -248,7 +248,9 @@ def test_a_table_goes_on_and_serves(net, tmp_path):
             call(net, wrong, table=table, size=(16, 32))
     with pytest.raises(ValueError, match="a bench has its size"):
         vizoo.best_subnet(Bench.here(net, size=(16, 24)), {"macs": 1e9}, size=(16, 24))
-    assert subnet.conditions.width == 24 and subnet.predicted["latency"] <= limit
+    assert subnet.conditions.width == 24
+    # Predicted above it where those that were measured were faster than predicted.
+    assert min(subnet.predicted["latency"], subnet.latency) <= limit
 
 
 def test_a_storage_with_latencies_is_of_one_machine(net, tmp_path):
