@@ -37,7 +37,6 @@ from .guided import Guided
 
 __all__ = ["MVSPredictor", "MVSResult"]
 
-
 _SEEDS = (1 << 64) - 1  # the largest seed that a generator takes
 
 

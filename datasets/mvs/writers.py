@@ -64,7 +64,8 @@ def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
         write_image(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
         _write_camera(folder / "cams_1" / f"{index:08d}_cam.txt", scene, index, "max")
     write_pair_file(folder / "pair.txt", dict(enumerate(scene.pairs)))
-    _drop_others(folder / "images", len(scene), suffix)
+    if suffix == "png":
+        _drop_jpegs(folder / "images", len(scene))
     return folder
 
 
@@ -75,7 +76,8 @@ def _write_blendedmvs(scene: Scene, folder: Path, suffix: str) -> Path:
         _write_camera(folder / "cams" / f"{index:08d}_cam.txt", scene, index, "interval")
         write_pfm(folder / "rendered_depth_maps" / f"{index:08d}.pfm", _depth(scene, index))
     write_pair_file(folder / "cams" / "pair.txt", dict(enumerate(scene.pairs)))
-    _drop_others(folder / "blended_images", len(scene), suffix)
+    if suffix == "png":
+        _drop_jpegs(folder / "blended_images", len(scene))
     return folder
 
 
@@ -191,11 +193,10 @@ def _shared_pairs(scene: Scene, root: Path, images: Path) -> bool:
     return True
 
 
-def _drop_others(folder: Path, count: int, suffix: str) -> None:
-    """Remove numbered photographs of the other kind, which would be read instead."""
-    other = "jpg" if suffix == "png" else "png"
+def _drop_jpegs(folder: Path, count: int) -> None:
+    """Remove numbered photographs that readers would take before those in PNG."""
     for index in range(count):
-        (folder / f"{index:08d}.{other}").unlink(missing_ok=True)
+        (folder / f"{index:08d}.jpg").unlink(missing_ok=True)
 
 
 def _write_camera(path: Path, scene: Scene, index: int, form: str) -> None:

@@ -170,7 +170,7 @@ def search(
         known = {} if latency is None else {"latency": round(latency(architecture), 4)}
         return known | bench.counts(architecture).to_json()
 
-    rows, left_out = _front(evaluations, cost, kept, bounds, exact, report)
+    rows, left_out = _front(evaluations, costs, cost, kept, bounds, exact, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 
 
@@ -231,6 +231,7 @@ def _shown(
 
 def _front(
     evaluations: Evaluations,
+    costs: CostRegressor,
     cost: str,
     kept: list[Constraint],
     bounds: Mapping[str, float],
@@ -243,6 +244,10 @@ def _front(
         ValueError: no subnet keeps to the limits.
     """
     errors = {a: error for a, error in evaluations.errors.items() if math.isfinite(error)}
+    if {cost, *bounds} == {"latency"}:  # counts, which take a second each, would decide nothing
+        chosen = [a for a in errors if all(limit.satisfied(a) for limit in kept)]
+        places = pareto_front([(errors[a], costs(a)) for a in chosen])
+        errors = {chosen[place]: errors[chosen[place]] for place in places}
     within, left_out = [], 0
     for done, (architecture, error) in enumerate(errors.items(), start=1):
         row = FrontRow(architecture, error, exact(architecture))

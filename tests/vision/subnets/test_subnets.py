@@ -1,6 +1,7 @@
 """Searching supernets from Python: the best subnet, fronts, rankings, splits."""
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -251,6 +252,19 @@ def test_a_table_goes_on_and_serves(net, tmp_path):
     assert subnet.conditions.width == 24
     # Predicted above it where those that were measured were faster than predicted.
     assert min(subnet.predicted["latency"], subnet.latency) <= limit
+
+
+def test_where_latency_alone_decides_the_front_alone_is_counted(net, monkeypatch):
+    table = vizoo.latency_table(net, size=(16, 24), samples=8, held_out=0, seconds=0.0)
+    counted, counts = [], Bench.counts
+    monkeypatch.setattr(Bench, "counts", lambda b, a: counted.append(a) or counts(b, a))
+    settings = {"samples": 12, "generations": 1, "verify": 0}
+    errors = itertools.cycle([5, 4, 3, 2, 1, 0])
+    front = vizoo.search(net, lambda _: next(errors), table=table, **settings)
+    assert {row.architecture for row in front.rows} <= set(counted)
+    assert len(counted) < len(front.evaluations.errors)  # the table's check is among them
+    latencies = [row.costs["latency"] for row in front.rows]
+    assert latencies == sorted(latencies, reverse=True)
 
 
 def test_a_storage_with_latencies_is_of_one_machine(net, tmp_path):
