@@ -4,7 +4,7 @@ Training, below ``root``::
 
     Rectified/scan1_train/rect_001_3_r5000.png      view 0 under light 3, 640x512
     Cameras_1/scan1_train/00000000_cam.txt          intrinsics of a quarter of that size
-    Cameras/pair.txt                                for all scans
+    Cameras/pair.txt                                for all scans without one beside their cameras
     Depths/scan1/depth_map_0000.pfm                 1600x1200
     Depths/scan1/depth_visual_0000.png              its mask
 
@@ -111,8 +111,10 @@ def open_dtu_training(
     if not lights or not all(0 <= light < _LIGHTS for light in lights):
         raise ValueError(f"DTU lights {list(lights)}: want some of 0 to {_LIGHTS - 1}")
     root = expand_path(root)
-    pair_file = _first(root / "Cameras" / "pair.txt", root / "Cameras_1" / "pair.txt")
     cameras = _first(root / "Cameras_1" / f"{scan}_train", root / "Cameras" / "train")
+    pair_file = cameras / "pair.txt"
+    if not pair_file.exists():
+        pair_file = _first(root / "Cameras" / "pair.txt", root / "Cameras_1" / "pair.txt")
     depths = _first(root / "Depths" / scan, root / "Depths" / f"{scan}_train")
     listed = read_pair_file(pair_file)
     images = root / "Rectified" / f"{scan}_train"

@@ -16,7 +16,7 @@ from ...common.files import atomic_write, write_json
 from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
-from .camera_files import read_pair_file, write_camera_file, write_pair_file
+from .camera_files import write_camera_file, write_pair_file
 from .cameras import resize_intrinsics
 from .colmap_model import write_model
 from .folder import CAMERAS_FILE
@@ -43,7 +43,8 @@ def write_scene(
     Args:
         scene: what to write.
         folder: where to; made if need be. In ``dtu_training`` the folder of the data set, to which
-            one more scan is added; it has one list of pairs, that of the first scan.
+            one more scan is added, with a list of pairs beside its cameras; the one for all scans,
+            which other software reads, is that of the first.
         layout: a key of ``WRITERS``.
         lossless: PNG photographs where the layout has JPEG; its readers take both.
 
@@ -51,8 +52,7 @@ def write_scene(
         The path that ``open_scene`` reads.
 
     Raises:
-        ValueError: the layout is not known, or cannot hold the scene, or a data set's other scans
-            have other views.
+        ValueError: the layout is not known, or cannot hold the scene.
     """
     check_choice("layout", layout, tuple(WRITERS))
     return WRITERS[layout](scene, expand_path(folder), "png" if lossless else "jpg")
@@ -85,7 +85,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
     number = re.search(r"(\d+)$", scene.name)
     scan = f"scan{int(number[1]) if number else 1}"
     images = folder / "Rectified" / f"{scan}_train"
-    shared = _shared_pairs(scene, folder, images)
+    cameras = folder / "Cameras_1" / f"{scan}_train"
     for index, view in enumerate(scene.views):
         image = scene.image(index)
         if tuple(image.shape[1:]) != (512, 640):
@@ -97,7 +97,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
             path = images / f"rect_{index + 1:03d}_{light}_r5000.png"
             write_image(path, gain * image + offset)
         quarter = resize_intrinsics(view.intrinsics, 0.25, 0.25)
-        camera = folder / "Cameras_1" / f"{scan}_train" / f"{index:08d}_cam.txt"
+        camera = cameras / f"{index:08d}_cam.txt"
         write_camera_file(camera, quarter, view.extrinsics, scene.depth_range(index)[0])
         depth = np.zeros((1200, 1600), np.float32)
         depth[88:1112, 160:1440] = _depth(scene, index).repeat(2, axis=0).repeat(2, axis=1)
@@ -105,8 +105,11 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
         write_pfm(maps / f"depth_map_{index:04d}.pfm", depth)
         mask = np.where(depth > 0, 255, 0).astype(np.uint8)
         write_image(maps / f"depth_visual_{index:04d}.png", mask)
-    if not shared:
-        write_pair_file(folder / "Cameras" / "pair.txt", dict(enumerate(scene.pairs)))
+    lists = [cameras / "pair.txt"]
+    if not any(path != images for path in images.parent.glob("scan*_train")):
+        lists.append(folder / "Cameras" / "pair.txt")
+    for file in lists:
+        write_pair_file(file, dict(enumerate(scene.pairs)))
     return images
 
 
@@ -172,25 +175,6 @@ WRITERS: dict[str, Callable[[Scene, Path, str], Path]] = {
     "colmap_binary": lambda scene, folder, suffix: _write_colmap(scene, folder, suffix, True),
     "folder": _write_folder,
 }
-
-
-def _shared_pairs(scene: Scene, root: Path, images: Path) -> bool:
-    """Whether other scans of DTU's training layout have a pair list: it stays as they need it.
-
-    Raises:
-        ValueError: it lists other views than the scene's.
-    """
-    files = [root / name / "pair.txt" for name in ("Cameras", "Cameras_1")]
-    file = next((file for file in files if file.is_file()), None)
-    if file is None or not any(path != images for path in images.parent.glob("scan*_train")):
-        return False
-    listed = read_pair_file(file)
-    if set(listed) != set(range(len(scene))):
-        raise ValueError(
-            f"{file}: the list of all scans has {len(listed)} views, {scene.name} has "
-            f"{len(scene)}; write it to another folder"
-        )
-    return True
 
 
 def _drop_jpegs(folder: Path, count: int) -> None:
