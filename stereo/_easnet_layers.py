@@ -372,7 +372,7 @@ class LeakyConvolution(ConvNorm):
         return folded(cast(nn.Conv2d, self[0]), cast(nn.BatchNorm2d, self[1]), dtype, 0.2)
 
 
-Volumes = tuple[tuple[Tensor, int], ...]
+Volumes = tuple[tuple[Tensor, float], ...]
 """Of each level the matching scores, with the pixels between two candidates; finest first."""
 
 

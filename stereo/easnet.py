@@ -213,9 +213,12 @@ class EASNet(MatchingNetwork):
             if self.sharp:
                 disparity = convex_upsample(disparity, self.upsampling(features))
             disparities.append(resize(disparity, left.shape[-2:]) * ratio)
-        disparities = [d * (left.shape[-1] / d.shape[-1]) for d in reversed(disparities)]
+        steps = [FINEST << level for level in range(len(scores))]
+        ratios: list[float] = [left.shape[-1] / d.shape[-1] for d in reversed(disparities)]
+        if self.sharp:  # of images that the coarser cells do not divide
+            ratios[-len(steps) :] = steps
+        disparities = [d * r for d, r in zip(reversed(disparities), ratios, strict=True)]
         disparities[0] = disparities[0][..., :height, :width]
-        steps = (FINEST << level for level in range(len(scores)))
         return disparities, tuple(zip(scores, steps, strict=True))
 
 

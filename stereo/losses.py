@@ -74,11 +74,17 @@ def upsampled_loss(
     valid: Tensor,
     weights: Sequence[float],
     max_disparity: float = 192.0,
+    volumes: Sequence[tuple[Tensor, float]] = (),
 ) -> Tensor:
     """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
 
     Arguments are as of `multiscale_loss`, but predictions (B, 1, h, w) of any size, and weights
     coarsest first, of which further predictions take the last.
+
+    Args:
+        volumes: as of `matching_loss`, what the predictions come from. Without them a prediction
+            covers the whole image and no more; with them one may go beyond it, as those of
+            networks do whose cells do not divide the image.
 
     Returns:
         Scalar, float32; 0 where no pixel is kept.
@@ -90,15 +96,28 @@ def upsampled_loss(
         for index, prediction in enumerate(reversed(stage)):
             prediction = prediction.float()
             if prediction.shape != disparity.shape:
-                prediction = F.interpolate(prediction, disparity.shape[-2:], mode="bilinear")
+                prediction = _at_full_size(prediction, disparity.shape[-2:], volumes)
             error = F.smooth_l1_loss(prediction, disparity, reduction="none")
             weight = weights[min(index, len(weights) - 1)]
             total = total + weight * torch.where(kept, error, 0).sum() / count
     return total
 
 
+def _at_full_size(
+    prediction: Tensor, size: torch.Size, volumes: Sequence[tuple[Tensor, float]]
+) -> Tensor:
+    if not volumes:
+        return F.interpolate(prediction, size, mode="bilinear")
+    (finest, step), width = volumes[0], prediction.shape[-1]
+    # What is refined covers as much as the finest scores.
+    steps = {scores.shape[-1]: step for scores, step in reversed(volumes)}
+    cell = steps.get(width, step * finest.shape[-1] / width)
+    enlarged = F.interpolate(prediction, scale_factor=float(cell), mode="bilinear")
+    return enlarged[..., : size[0], : size[1]]
+
+
 def matching_loss(
-    volumes: Sequence[tuple[Tensor, int]],
+    volumes: Sequence[tuple[Tensor, float]],
     disparity: Tensor,
     valid: Tensor,
     weights: Sequence[float] = (1.0, 0.5, 0.4),
@@ -111,7 +130,8 @@ def matching_loss(
 
     Args:
         volumes: finest first, scores (B, D, h, w), high where the match is good, and the
-            full-resolution pixels between two candidates, of which the first is 0.
+            full-resolution pixels between two candidates, of which the first is 0; a cell is as
+            many pixels wide, and the cells may go beyond the image.
         disparity: ground truth, (B, 1, H, W), of which each cell's central pixel is taken.
         valid: where it is known, (B, 1, H, W) bool.
         weights: of the volumes, finest first; further ones take the last.
@@ -121,10 +141,13 @@ def matching_loss(
     """
     total = disparity.new_zeros((), dtype=torch.float32)
     for index, (scores, step) in enumerate(volumes):
-        size, last = scores.shape[-2:], scores.shape[1] - 1
-        target = F.interpolate(disparity, size, mode="nearest-exact") / step
-        known = F.interpolate(valid.to(torch.uint8), size, mode="nearest-exact").bool()
-        known &= (target > 0) & (target < last)
+        last = scores.shape[1] - 1
+        places = [((torch.arange(n) + 0.5) * step).long() for n in scores.shape[-2:]]
+        inside = [p[p < size] for p, size in zip(places, disparity.shape[-2:], strict=True)]
+        rows, columns = inside[0][:, None].to(scores.device), inside[1].to(scores.device)
+        scores = scores[..., : len(rows), : len(columns)]
+        target = disparity[..., rows, columns] / step
+        known = valid[..., rows, columns] & (target > 0) & (target < last)
         lower = torch.where(known, target, 0).floor().long().clamp(max=max(0, last - 1))
         share = torch.where(known, target, 0) - lower
         chances = F.log_softmax(scores.float(), dim=1)

@@ -36,7 +36,7 @@ class Outputs(NamedTuple):
 
     stages: Sequence[Sequence[Tensor]]  #: for each stage disparities, finest first
     #: matching scores as `matching_loss` takes them; none with other losses
-    volumes: Sequence[tuple[Tensor, int]] = ()
+    volumes: Sequence[tuple[Tensor, float]] = ()
 
 
 class _DisparityTask(NetworkTask):
@@ -145,8 +145,10 @@ class StereoTask(_DisparityTask):
         """The loss of `outputs` against the ground truth."""
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
         truth, valid, bound = batch["disparity"], batch["valid"], self.hparams.max_disparity
-        loss = self.stage_loss(outputs.stages, truth, valid, weights, bound)
-        return loss + matching_loss(outputs.volumes, truth, valid) if outputs.volumes else loss
+        if not (volumes := outputs.volumes):
+            return self.stage_loss(outputs.stages, truth, valid, weights, bound)
+        loss = upsampled_loss(outputs.stages, truth, valid, weights, bound, volumes)
+        return loss + matching_loss(volumes, truth, valid)
 
     def distillation_loss(
         self, outputs: Outputs, teacher_outputs: Outputs, batch: dict[str, Tensor]

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vizoo.stereo.losses import _pool_disparity, matching_loss, multiscale_loss
+from vizoo.stereo.losses import (
+    _pool_disparity,
+    matching_loss,
+    multiscale_loss,
+    upsampled_loss,
+)
 
 
 def test_pooling_of_dense_disparity_is_the_plain_average():
@@ -70,6 +75,7 @@ def test_matching_wants_the_candidates_beside_the_truth():
 def test_matching_leaves_out_what_is_unknown_or_out_of_range():
     truth = torch.tensor([float("nan"), float("inf"), 0.0, 9.0, 100.0, 3.0]).view(1, 1, 1, 6)
     valid = torch.tensor([False, False, True, True, True, True]).view(1, 1, 1, 6)
+    truth, valid = (x.repeat(1, 1, 3, 1).repeat_interleave(3, dim=3) for x in (truth, valid))
     scores = torch.randn(1, 4, 1, 6, requires_grad=True)
     loss = matching_loss([(scores, 3)], truth, valid)
     loss.backward()
@@ -77,3 +83,33 @@ def test_matching_leaves_out_what_is_unknown_or_out_of_range():
     assert scores.grad.abs().sum(1).flatten().nonzero().flatten().tolist() == [5]
     nothing = matching_loss([(scores, 3)], truth, torch.zeros_like(valid))
     assert nothing == 0
+
+
+def ramp(height, width, cell):
+    """Disparities of a slanted plane, at the middle of each cell."""
+    rows, columns = ((torch.arange(n) + 0.5) * cell for n in (height, width))
+    return (4 + 0.2 * rows[:, None] + 0.1 * columns)[None, None]
+
+
+def test_maps_may_go_beyond_the_image():
+    truth = ramp(64, 100, 1)
+    valid = torch.zeros_like(truth, dtype=torch.bool)
+    valid[..., 20:-20, 20:-20] = True  # at the border enlarging repeats the last cell
+    sizes = {4.5: (16, 24), 9: (8, 12), 18: (4, 6)}  # they cover 72 rows and 108 columns
+    volumes = [(torch.zeros(1, 8, *size), step) for step, size in sizes.items()]
+    refined = ramp(24, 36, 3)
+    stage = [refined, *(ramp(*size, step) for step, size in sizes.items())]
+    assert upsampled_loss([stage], truth, valid, [1.0], volumes=volumes) < 1e-6
+    assert upsampled_loss([stage], truth, valid, [1.0]) > 0.1
+
+
+def test_scores_may_go_beyond_the_image():
+    truth = ramp(64, 100, 1)
+    at_cells = ramp(8, 12, 9) / 9
+    candidates = torch.arange(8).view(1, -1, 1, 1)
+    scores = (1 - (candidates - at_cells).abs()).clamp(min=1e-9).log()
+    known = torch.ones_like(truth, dtype=torch.bool)
+    loss = matching_loss([(scores, 9)], truth, known)
+    share = at_cells.frac()[..., :7, :11]  # the last row and column lie beyond
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+    torch.testing.assert_close(loss, entropy.mean(), atol=0.01, rtol=0)
