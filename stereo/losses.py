@@ -79,12 +79,8 @@ def upsampled_loss(
     """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
 
     Arguments are as of `multiscale_loss`, but predictions (B, 1, h, w) of any size, and weights
-    coarsest first, of which further predictions take the last.
-
-    Args:
-        volumes: as of `matching_loss`, what the predictions come from. Without them a prediction
-            covers the whole image and no more; with them one may go beyond it, as those of
-            networks do whose cells do not divide the image.
+    coarsest first, of which further predictions take the last. With `volumes`, as of
+    `matching_loss`, predictions may go beyond the image, as the cells do that they come from.
 
     Returns:
         Scalar, float32; 0 where no pixel is kept.
