@@ -17,6 +17,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
+from .common.memory import ran_out_of_memory
+
 __all__ = ["lightning", "main"]
 
 atexit.register(gc.unfreeze)  # libraries complain of what is left when Python ends
@@ -499,9 +501,9 @@ examples:
 
 def _is_users(error: Exception) -> bool:
     names = {kind.__name__ for kind in type(error).__mro__}
-    return isinstance(error, (ValueError, OSError, ImportError)) or bool(
-        names & {"MisconfigurationException", "OutOfMemoryError"}
-    )
+    if isinstance(error, (ValueError, OSError, ImportError)) or ran_out_of_memory(error):
+        return True
+    return "MisconfigurationException" in names
 
 
 def _one_line(error: Exception) -> str:

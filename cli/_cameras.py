@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._work import warn
@@ -149,8 +150,8 @@ def raw_rectifier(
     return estimated_rectifier(views)
 
 
-def common_calibration(args: argparse.Namespace) -> StereoCalibration | None:
-    """The calibration of --calib or the numbers."""
+def common_calibration(args: argparse.Namespace, left: Path) -> StereoCalibration | None:
+    """The calibration of --calib or the numbers, for a left image or a folder of them."""
     from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 
     numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
@@ -158,9 +159,11 @@ def common_calibration(args: argparse.Namespace) -> StereoCalibration | None:
     if args.calib is not None:
         if numbers:
             raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
-        return read_calibration(args.calib, args.baseline_unit or "mm")
+        return read_calibration(args.calib, args.baseline_unit or "mm", grey=_grey(left))
     if not numbers:
         return None
+    if args.baseline_unit is not None:
+        raise ValueError("--baseline-unit is that of a file; --baseline takes metres")
     for name, unit in (("focal", "pixels"), ("baseline", "metres")):
         if name not in numbers:
             raise ValueError(
@@ -178,17 +181,20 @@ def find_calibrations(
 ) -> dict[str, StereoCalibration | None]:
     """The calibration of each rectified pair, from its own file, --calib or the numbers.
 
-    A file beside raw images is not of what they are rectified to.
+    A file beside raw images is not of what they are rectified to, and one that was found counts
+    less than what was given.
     """
     from ..datasets.stereo.calibration import read_calibration
 
-    common = common_calibration(args)
+    common = common_calibration(args, next(iter(pairs.values())).left)
     raw = args.raw is not None or args.auto_rectify
-    files = {name: None if raw else pair.calibration for name, pair in pairs.items()}
-    own = {
-        name: read_calibration(file, args.baseline_unit or "mm") if file else common
-        for name, file in files.items()
-    }
+    unit, found = args.baseline_unit or "mm", args.list is None
+    own: dict[str, StereoCalibration | None] = {}
+    for name, pair in pairs.items():
+        if pair.calibration is None or raw or (found and common is not None):
+            own[name] = common
+        else:
+            own[name] = read_calibration(pair.calibration, unit, grey=_grey(pair.left))
     if args.max_depth is not None:
         if not args.max_depth > 0:
             raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
@@ -197,3 +203,8 @@ def find_calibrations(
                 "--max-depth needs a calibration: --calib, --raw, or --focal and --baseline"
             )
     return own
+
+
+def _grey(left: Path) -> bool:
+    """Whether a left image, or a folder of them, is of KITTI's grey cameras, by its name."""
+    return "image_0" in (left.stem, left.name, left.parent.name)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..classification import NOTICE
+from ..common.memory import ran_out_of_memory
 from ..common.progress import progress
 from ..common.warned import collect_warnings
 from ._work import warn
@@ -86,7 +87,7 @@ def infer_items(
             for name in names[start : start + batch]:
                 try:
                     done[name] = work(name)
-                except (ValueError, OSError) as error:
+                except (ValueError, OSError, MemoryError, RuntimeError) as error:
                     failed[name] = _named(_reason(error), told[name].values())
                     if len(names) == 1:
                         raise ValueError(failed[name]) from error
@@ -114,7 +115,7 @@ def _finished(
     """The summaries of a batch; where it fails as a whole, of each that does not fail alone."""
     try:
         return dict(zip(done, finish(done), strict=True))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError) as error:
         if len(done) > 1:
             parts = [_finished({name: done[name]}, finish, failed, told) for name in done]
             return {name: item for part in parts for name, item in part.items()}
@@ -158,7 +159,12 @@ def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
     return int(any(failed))
 
 
-def _reason(error: ValueError | OSError) -> str:
+def _reason(error: Exception) -> str:
+    """Why it failed; what is neither the user's nor memory's fault is raised again."""
+    if ran_out_of_memory(error):
+        return "there is not enough memory for it"
+    if not isinstance(error, (ValueError, OSError)):
+        raise error
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
@@ -36,7 +37,9 @@ def add_calibration(parser: argparse.ArgumentParser) -> None:
     """Add what says which rectified cameras it is."""
     parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
     parser.add_argument(
-        "--baseline-unit", choices=("mm", "cm", "m"), help="in --calib (default: mm) or --raw"
+        "--baseline-unit",
+        choices=("mm", "cm", "m"),
+        help="in a calibration file (default: mm) or --raw",
     )
     parser.add_argument(
         "--focal", type=float, metavar="PX", help="focal length, instead of --calib"
@@ -63,7 +66,7 @@ def rectify_frames(
     from ..datasets.stereo.calibration import scaling_notes
     from ..stereo.captures import without_secrets
 
-    own = common_calibration(args)
+    own = common_calibration(args, Path(str(args.source)))
     with closing(sequence.peek()) as frames:
         first = next(frames, None)
         if first is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.devices import DTYPES, choose_device
 from ..common.quantities import show_joules
-from ._work import add_size, check_least, parse_size
+from ._work import check_least, parse_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="NAME, NAME.TAG, hf-hub:ORG/NAME, or a weight file; ops: the operators, at sizes of "
         "published networks",
     )
-    add_size(parser, "384x1280", "size of the images")
-    parser.add_argument("--batch", type=int, default=1, help="images at once (default 1)")
+    parser.add_argument("--size", metavar="HxW", help="size of the images (default 384x1280)")
+    parser.add_argument("--batch", type=int, metavar="N", help="images at once (default 1)")
     parser.add_argument("--device", default="cpu", help="auto, cpu, cuda, cuda:1 … (default cpu)")
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print."""
     import torch
 
-    height, width = parse_size(args.size)
+    height, width = parse_size(args.size or "384x1280")
     check_least(args, batch=1, threads=1)
     if not 0 <= args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds:g}: must be a time")
@@ -41,8 +41,10 @@ def run(args: argparse.Namespace) -> int:
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.model == "ops":
-        if args.json:
-            raise ValueError("--json: ops prints a table; leave it out")
+        for option in ("json", "size", "batch"):
+            if getattr(args, option):
+                told = "prints a table" if option == "json" else "has sizes of its own"
+                raise ValueError(f"--{option}: ops {told}; leave it out")
         from ._bench_ops import run as run_ops
 
         return run_ops(device, getattr(torch, args.dtype), args.seconds)
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         net,
         height,
         width,
-        batch=args.batch,
+        batch=args.batch or 1,
         device=device,
         dtype=getattr(torch, args.dtype),
         seconds=args.seconds,

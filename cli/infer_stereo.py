@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import StereoPredictor
+    from ..stereo.rectification import require_content
     from ..stereo.rectify import warn_of_raw
     from ..stereo.result import FORMATS
     from ..vision.io.images import as_image, read_image
@@ -119,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     def work(name: str) -> dict:
         left, right = (read_image(file) for file in (pairs[name].left, pairs[name].right))
         if rectifier is not None:
+            require_content(left, right)
             left, right = map(as_image, rectifier(left, right))
         height, width = left.shape[1:]
         if name == next(iter(pairs)):

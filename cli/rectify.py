@@ -91,9 +91,10 @@ def run(args: argparse.Namespace) -> int:
     summary = {"calibration": args.calibration}
     if isinstance(rectifier, RigRectifier):
         summary |= {"rectified": str(calib), "kept": rectifier.kept}
-        _write(calib, rectifier, args)
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
+    if isinstance(rectifier, RigRectifier):  # not before the pictures that it is of
+        _write(calib, rectifier, args)
     written = {file for item in items for file in item.get("files", ())}
     folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
     there = {str(file) for folder in folders for file in images_in(folder)}

@@ -73,7 +73,7 @@ class Bag:
         tolerance = 1e9 * _APART / self.rate if self.rate else 0
         damaged: list[str] = []
         alone = done = 0
-        shift = None
+        shift = 0
         waiting: tuple[deque[tuple[int, Any]], ...] = (deque(), deque())
         try:
             with closing(_messages(self.path, self.topics)) as messages:
@@ -94,8 +94,7 @@ class Bag:
                         except ValueError as error:
                             damaged.append(str(error))
                             continue
-                        if shift is None:
-                            shift = _shift(views)
+                        shift = max(shift, _shift(views))  # a bag may begin in the dark
                         left, right = (_as_bytes(view, shift) for view in views)
                         done += 1
                         yield left, right, taken[0][0] / 1e9
@@ -108,7 +107,7 @@ class Bag:
                     f"{self.path}: {alone} pictures have no partner of their time, beside {done} "
                     "pairs"
                 )
-            if shift and shift < 8:
+            if 0 < shift < 8:
                 self.notes.append(f"{self.path}: 16-bit pictures were taken as of {8 + shift} bits")
 
 

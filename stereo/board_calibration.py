@@ -63,6 +63,8 @@ class Board:
             )
         if not 1e-4 < self.square < 10:
             raise ValueError(f"a square of {self.square:g} m; is that the right unit?")
+        if self.kind != "charuco" and self.marker is not None:
+            raise ValueError("marker: a chessboard has none; a ChArUco board has")
         if self.kind == "charuco":
             if self.marker is None or not 0 < self.marker < self.square:
                 raise ValueError(

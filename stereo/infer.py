@@ -347,7 +347,7 @@ class StereoPredictor:
     def _largest(self, left: Tensor, right: Tensor, reach: float) -> float:
         """About the largest disparity of a pair, pixels, by a look at a small copy."""
         width = left.shape[2]
-        narrow = min(_GLANCE, width // 2)
+        narrow = max(1, min(_GLANCE, width // 2))
         while True:
             small = [reduced(view, narrow / width)[0] for view in (left, right)]
             seen = float(self.maps(*small)[0].flatten().quantile(_NEARLY_ALL))

@@ -111,7 +111,8 @@ def matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.
     for image in (left, right):
         grey = cv2.cvtColor(np.ascontiguousarray(image), cv2.COLOR_RGB2GRAY)
         if scale < 1:
-            grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+            size = [max(1, round(scale * side)) for side in grey.shape[::-1]]
+            grey = cv2.resize(grey, size, interpolation=cv2.INTER_AREA)
         keypoints, described = finder.detectAndCompute(grey, None)
         places = np.array([k.pt for k in keypoints], dtype=np.float64).reshape(-1, 2)
         points.append((places + 0.5) / scale - 0.5)  # centres of pixels are whole numbers

@@ -121,6 +121,8 @@ def open_sequence(
         raise ValueError(f"{shown}: named for both views; name the right view's source")
     if topics is not None and kinds[0] != "a bag":
         raise ValueError(f"topics are for bags, and {shown} is {kinds[0]}")
+    if layout != "auto" and kinds[0] in ("a bag", "a folder"):
+        raise ValueError(f"a layout is of pictures that hold both views, and {shown} is {kinds[0]}")
     if kinds[0] == "a bag":
         if len(words) > 1:
             raise ValueError(f"{words[0]} and {words[1]}: give one bag that holds both views")

@@ -22,7 +22,7 @@ from cv2 import VideoCapture
 from ..common.extras import from_extra
 from ..common.files import atomic_write, check_formats
 from ..datasets.stereo.calibration import StereoCalibration
-from ..vision.io.disparity import write_disparity
+from ..vision.io.disparity import PNG_MOST, write_disparity
 from ..vision.io.images import write_image
 from ..vision.viz.colour import colourise
 from .geometry import disparity_to_depth
@@ -34,7 +34,6 @@ __all__ = ["FORMATS", "check_forms", "open_sinks"]
 FORMATS = ("video", "png", "rrd")
 """What can be written of a sequence."""
 
-_PNG_MOST = 65535 / 256  # pixels that a 16-bit PNG can hold
 _LONGEST = 10.0  # seconds that a picture of a video stands at most
 
 _Write = Callable[[StereoFrame, np.ndarray], None]
@@ -91,7 +90,7 @@ def open_sinks(
             path = called("_disparity.mp4")
             sinks[path] = video(path, size, rate, colours, live)
         elif form == "rrd":
-            sinks[called(".rrd")] = _recording(called(".rrd"), calibration)
+            sinks[called(".rrd")] = _recording(called(".rrd"), size, calibration)
         else:
             for what, draw in _drawings(calibration, rectifier).items():
                 sinks[called(f"_{what}")] = _pictures(called(f"_{what}"), draw)
@@ -103,7 +102,7 @@ def _drawings(
 ) -> dict[str, _Draw]:
     """What is written of each frame as a PNG, by the endings of the folders' names."""
     writers: dict[str, _Draw] = {
-        "disparity": lambda path, _, values: write_disparity(path, np.minimum(values, _PNG_MOST))
+        "disparity": lambda path, _, values: write_disparity(path, np.minimum(values, PNG_MOST))
     }
     if calibration is not None or rectifier is not None:
         writers["left"] = lambda path, frame, _: write_image(path, frame.left)
@@ -205,7 +204,9 @@ def video(
 
 
 @contextmanager
-def _recording(path: Path, calibration: StereoCalibration | None = None) -> Iterator[_Write]:
+def _recording(
+    path: Path, size: tuple[int, int], calibration: StereoCalibration | None
+) -> Iterator[_Write]:
     """A recording for rerun's viewer: the left picture and the disparity, by frame and time.
 
     With a calibration also the depth, which the viewer shows in space.
@@ -221,9 +222,11 @@ def _recording(path: Path, calibration: StereoCalibration | None = None) -> Iter
         if calibration is not None:
             c, home = calibration, "camera/"
             focal = (c.focal, c.focal_y or c.focal)
-            centre = None if c.cx is None or c.cy is None else (c.cx, c.cy)
+            height, width = size
+            middle = (width - 1) / 2, (height - 1) / 2
+            centre = middle if c.cx is None or c.cy is None else (c.cx, c.cy)
             camera = rerun.Pinhole(
-                focal_length=focal, principal_point=centre, width=c.width, height=c.height
+                focal_length=focal, principal_point=centre, width=width, height=height
             )
             stream.log("camera", camera, static=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 from ..nas.supernet import activate, search_space
 from ..nas.training.sampling import UniformSampler
 from ..vision.hub.create import load_network
-from ..vision.io.disparity import write_disparity
+from ..vision.io.disparity import PNG_MOST, write_disparity
 from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
 from .guided import guidance
@@ -252,4 +253,12 @@ class DisparityWriter(BasePredictionWriter):
         """Write the disparities of a batch."""
         for name, disparity in zip(prediction["name"], prediction["disparity"], strict=True):
             path = self.folder / f"{name}.{self.suffix}"
+            beyond = disparity.isfinite() & (disparity > PNG_MOST)
+            if self.suffix == "png" and beyond.any():
+                warnings.warn(
+                    f"{path}: {int(beyond.sum())} pixels were cut to {PNG_MOST:.0f} px, the most "
+                    "that a PNG holds; the suffixes pfm and npy hold more",
+                    stacklevel=2,
+                )
+                disparity = torch.where(beyond, PNG_MOST, disparity)
             write_disparity(path, disparity)

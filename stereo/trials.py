@@ -120,7 +120,7 @@ class Trials:
                 warnings.warn("rectified by matches, no calibration holds: no depth", stacklevel=1)
                 camera = None
             if camera is not None:
-                camera.fitted(width, height)
+                camera = camera.fitted(width, height)
             first, second = map(to_bytes, views)
             for note in check_pair(first, second, remedy=_REMEDY):
                 warnings.warn(note, stacklevel=1)

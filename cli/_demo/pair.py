@@ -149,18 +149,25 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         ValueError: an image or the calibration cannot be read, the sizes differ, or there
             is nothing to match in them.
     """
-    from ...datasets.stereo.calibration import StereoCalibration, read_calibration
+    from ...datasets.stereo.calibration import (
+        StereoCalibration,
+        read_calibration,
+        scaling_notes,
+    )
     from ...stereo.infer import open_pair
     from ...stereo.rectification import check_pair
     from ...vision.io.images import to_bytes
 
     views = open_pair(left, right)
     height, width = views[0].shape[1:]
+    notes: list[str] = []
     if calibration is None:
         camera = StereoCalibration(focal=float(width), baseline=1.0, width=width, height=height)
     else:
-        camera = read_calibration(calibration).fitted(width, height)
-    notes = check_pair(*map(to_bytes, views))
+        known = read_calibration(calibration)
+        camera = known.fitted(width, height)
+        notes = scaling_notes((known.width, known.height), width, height)
+    notes += check_pair(*map(to_bytes, views))
     return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 
 

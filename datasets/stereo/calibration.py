@@ -15,6 +15,7 @@ and KITTI's ``calib_cam_to_cam`` and ``calib`` files (``P_rect_02: ...`` or ``P2
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -28,7 +29,8 @@ __all__ = ["StereoCalibration", "read_calibration", "scaling_notes", "write_cali
 _FILE_LIMIT = 1 << 16  # bytes
 PER_METRE = {"m": 1, "cm": 100, "mm": 1000}
 _FIELD = re.compile(r"\s*([^=:]+?)\s*[=:]\s*(.*?)\s*$")
-_KITTI_PAIRS = (("P_rect_02", "P_rect_03"), ("P2", "P3"), ("P_rect_00", "P_rect_01"), ("P0", "P1"))
+_KITTI_COLOUR = (("P_rect_02", "P_rect_03"), ("P2", "P3"))
+_KITTI_GREY = (("P_rect_00", "P_rect_01"), ("P0", "P1"))
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,17 @@ def scaling_notes(size: tuple[int | None, int | None], width: int, height: int) 
     return [f"the calibration is for {size[0]}x{size[1]} images and was scaled to {width}x{height}"]
 
 
-def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> StereoCalibration:
+def read_calibration(
+    path: str | os.PathLike, baseline_unit: str = "mm", *, grey: bool = False
+) -> StereoCalibration:
     """Read a Middlebury, ETH3D or KITTI calibration file.
 
     Args:
         path: the file.
         baseline_unit: unit of the number after ``baseline=``: ``mm`` as in Middlebury's and ETH3D's
             files, ``cm`` or ``m``. KITTI's files are in metres and do not look at this.
+        grey: of a KITTI file that has both, take the grey cameras (0 and 1), not those in colour
+            (2 and 3), whose baseline is another.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -135,7 +141,8 @@ def read_calibration(path: str | os.PathLike, baseline_unit: str = "mm") -> Ster
     try:
         if "cam0" in fields:
             return _from_middlebury(fields, PER_METRE[baseline_unit])
-        for left, right in _KITTI_PAIRS:
+        both = (_KITTI_COLOUR, _KITTI_GREY)
+        for left, right in itertools.chain(*(reversed(both) if grey else both)):
             if left in fields and right in fields:
                 return _from_kitti(fields, left, right)
     except ValueError as error:

@@ -29,9 +29,17 @@ def test_prints_a_table(capsys, monkeypatch):
     assert out.count("forward") == out.count("backward") == 2
 
 
-def test_refuses_json(capsys):
-    assert main(["bench", "ops", "--json"]) == 2
-    assert "--json: ops prints a table" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--json"], "--json: ops prints a table"),
+        (["--size", "64x64"], "--size: ops has sizes of its own"),
+        (["--batch", "2"], "--batch: ops has sizes of its own"),
+    ],
+)
+def test_refuses_what_it_does_not_look_at(capsys, words, says):
+    assert main(["bench", "ops", *words]) == 2
+    assert says in capsys.readouterr().err
 
 
 def operators(capsys) -> dict[str, dict]:

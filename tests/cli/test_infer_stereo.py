@@ -14,7 +14,7 @@ from stereo_fixtures import BlockMatcher, Constant, pair_of, refused_line
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.stereo import infer
-from vizoo.vision.io.images import to_bytes, write_image
+from vizoo.vision.io.images import read_image, to_bytes, write_image
 from vizoo.vision.io.pfm import read_pfm
 
 SIZE = (32, 48)
@@ -111,6 +111,42 @@ def test_the_default_model_is_guided_and_others_as_asked(scene, capsys):
         (file,) = [file for file in report["items"][0]["files"] if file.endswith("disparity.npy")]
         maps.append(np.load(file))
     assert not np.allclose(maps[0], maps[1]) and not np.allclose(maps[2], maps[3])
+
+
+@pytest.mark.parametrize(
+    "words", [("--calib", "mine.txt"), ("--focal", "200", "--baseline", "0.5")]
+)
+def test_a_calibration_that_is_given_counts_more_than_one_that_is_found(scene, words):
+    (scene / "pair").mkdir()
+    for name, side in (("l.png", "left.png"), ("r.png", "right.png"), ("calib.txt", "calib.txt")):
+        shutil.copy(scene / name, scene / "pair" / side)
+    camera = StereoCalibration(200.0, 0.5, cx=23.5, cy=15.5, width=48, height=32)
+    write_calibration(scene / "mine.txt", camera)
+    depths = []
+    for more in ((), words):
+        assert call("pair", "--model", "stand-in", "--no-check", "--out", "out", *more) == 0
+        depths.append(np.load(scene / "out/pair_depth.npy"))
+    np.testing.assert_allclose(depths[1], 2 * depths[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_kittis_grey_cameras_have_their_own_baseline(scene, found):
+    """Of the odometry's calib.txt, which has all four."""
+    matrices = ((0, 0.0), (1, -53.7), (2, 4.5), (3, -48.7))
+    lines = [f"P{camera}: 100 0 24 {shift} 0 100 16 0 0 0 1 0" for camera, shift in matrices]
+    folder = scene / "00"
+    for sides, baseline in ((("image_0", "image_1"), 0.537), (("image_2", "image_3"), 0.532)):
+        for side, name in zip(sides, ("l.png", "r.png"), strict=True):
+            (folder / side).mkdir(parents=True)
+            shutil.copy(scene / name, folder / side / "0.png")
+        calib = folder / "calib.txt" if found else scene / "mine.txt"
+        calib.write_text("\n".join(lines))
+        words = [str(folder)] if found else [str(folder / side) for side in sides]
+        words += [] if found else ["--calib", str(calib)]
+        assert call(*words, "--model", "stand-in", "--no-check", "--out", "out") == 0
+        depth = np.load(scene / "out/0_depth.npy")
+        assert np.median(depth) == pytest.approx(100 * baseline / 5, rel=1e-4)
+        shutil.rmtree(folder)
 
 
 def test_globs_as_a_shell_expands_them(scene, capsys):
@@ -279,6 +315,28 @@ def test_one_bad_pair_of_many(scene, capsys):
     assert {"0_disparity.npy", "2_disparity.npy"} < results(scene / "out")
 
 
+def test_a_pair_too_large_for_memory_is_one_bad_pair(scene, capsys, monkeypatch):
+    folders(scene)
+
+    def full(_, left, right):
+        if left.mean() != full.first:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")
+        return left[:, :1] * 0 + 5
+
+    first = read_image(scene / "a/0.png")
+    full.first = first.mean()
+    monkeypatch.setattr(Constant, "forward", full)
+    words = ("--model", "stand-in", "--no-check", "--out", "out", "--format", "npy")
+    shutil.copy(scene / "a/0.png", scene / "a/1.png")
+    dark = to_bytes(read_image(scene / "a/2.png")) // 2
+    write_image(scene / "a/2.png", dark)
+    assert call("a", "b", *words) == 1
+    error = capsys.readouterr().err
+    assert "a/2.png and b/2.png: there is not enough memory for it" in error
+    assert "1 of 3 pairs failed" in error and "Traceback" not in error
+    assert {"0_disparity.npy", "1_disparity.npy"} < results(scene / "out")
+
+
 def test_bad_images(scene, capsys):
     data = (scene / "r.png").read_bytes()
     rest = ("--model", "stand-in", "--out", "out")
@@ -311,6 +369,10 @@ def test_without_a_model_it_is_the_one_that_is_shipped(scene, capsys):
         (("--model", "stand-in", "--focal", "0", "--baseline", "1"), "focal must be positive"),
         (("--model", "stand-in", "--focal", "9", "--baseline", "-1"), "baseline must be positive"),
         (("--model", "stand-in", "--focal", "9", "--calib", "calib.txt"), "not both"),
+        (
+            ("--model", "stand-in", "--focal", "9", "--baseline", "4", "--baseline-unit", "cm"),
+            "--baseline takes metres",
+        ),
         (("--model", "stand-in", "--calib", "l.png"), "not a calibration file"),
         (("--model", "stand-in", "--calib", "none.txt"), "no such calibration file"),
         (("--model", "stand-in", "--max-depth", "3"), "--max-depth needs a calibration"),

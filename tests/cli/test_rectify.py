@@ -168,6 +168,15 @@ def test_nothing_comes_next_where_all_pairs_failed(raw, tmp_path, capsys):
     assert "2 of 2 pairs failed" in said.err and "next:" not in said.out
 
 
+def test_a_run_without_a_picture_leaves_the_calibration_of_those_there(raw, tmp_path, capsys):
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))) == 0
+    before = (tmp_path / "out/calib.txt").read_bytes()
+    write_image(tmp_path / "flat.png", np.full((HEIGHT, WIDTH, 3), 90, np.uint8))
+    words = ["rectify", str(raw / "rig.yml"), "flat.png", "flat.png", "--out", "out"]
+    assert main([*words, "--fov", "60"]) == 2
+    assert (tmp_path / "out/calib.txt").read_bytes() == before
+
+
 def test_rectify_without_a_calibration(raw, tmp_path, capsys):
     files = [str(raw / "l.png"), str(raw / "r.png"), "--out", "out"]
     assert main(["rectify", "--auto", *files]) == 0
@@ -319,6 +328,11 @@ def test_pictures_of_any_depth(raw, tmp_path, capsys):
             assert (read_pixels(tmp_path / "out" / side / f"{number}.png") == expected).all()
 
 
+def test_one_picture_twice_is_not_rectified_apart(raw, capsys):
+    words = ["infer", "stereo", *[str(raw / "left/0.png")] * 2, "--auto-rectify", "--out", "out"]
+    assert "the same picture" in refused(capsys, words)
+
+
 def test_one_picture_twice(raw, capsys):
     left = str(raw / "left/0.png")
     said = refused(capsys, ["rectify", str(raw / "rig.yml"), left, left, "--out", "out"])
@@ -385,6 +399,7 @@ def test_a_damaged_picture_of_a_board(boards, tmp_path, monkeypatch, capsys):
         ([*BOARD[:2], "--squares", "7", *BOARD[4:]], "as in --squares 10x7"),
         ([*BOARD[:4], "--square", "60"], "'60' is no length with its unit, such as 25mm"),
         (["--board", "charuco", *BOARD[2:]], "give the side of a ChArUco"),
+        ([*BOARD, "--marker", "15mm"], "marker: a chessboard has none"),
         ([*BOARD[:2], "--squares", "9x8", *BOARD[4:]], "found in 0 of 6 pairs"),
     ],
 )

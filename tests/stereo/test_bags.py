@@ -169,6 +169,18 @@ def test_twelve_bits_in_sixteen_fill_eight(write):
     assert note.endswith("bag: 16-bit pictures were taken as of 12 bits")
 
 
+def test_a_bag_that_begins_in_the_dark(write):
+    deep = [(topic, time, cv2.cvtColor(p, cv2.COLOR_RGB2GRAY)) for topic, time, p in rows(3)]
+    scaled = [
+        (topic, time, p.astype(np.uint16) * (1 if index < 2 else 16))
+        for index, (topic, time, p) in enumerate(deep)
+    ]
+    first, *later = open_sequence(write(scaled, encoding="mono16"))
+    assert first.left.max() <= 64
+    for frame, (_, _, wanted) in zip(later, deep[2::2], strict=True):
+        np.testing.assert_array_equal(frame.left[:, :, 1], wanted)
+
+
 def test_a_damaged_picture_is_passed_over(write):
     shown = [(topic, time, bytes(compressed(p).data)) for topic, time, p in rows(4)]
     shown[3] = (*shown[3][:2], shown[3][2][:40])

@@ -249,6 +249,13 @@ def test_what_is_within_reach_stays_as_it_is():
     np.testing.assert_array_equal(result.disparity, predictor(*views, scale=1).disparity)
 
 
+def test_a_pair_of_one_column_is_looked_at():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = vizoo.StereoPredictor(BlockMatcher(60))(*torch.rand(2, 3, 40, 1))
+    assert result.disparity.shape == (40, 1)
+
+
 @pytest.mark.parametrize("scale", [0, 1.5, -1, "half", None])
 def test_scales_that_are_none(pair, scale):
     with pytest.raises(ValueError, match="scale is above 0 and at most 1, or 'auto', not"):

@@ -62,6 +62,12 @@ def test_places_in_a_reduced_picture_are_of_pixels_centres():
     np.testing.assert_allclose(np.median(one + other, axis=0), (2399, 299), atol=0.1)
 
 
+@pytest.mark.parametrize("size", [(2, 6000), (6000, 2), (1, 1)])
+def test_nothing_is_said_of_slivers(size):
+    noise = np.random.default_rng(0).integers(0, 256, (2, *size, 3), dtype=np.uint8)
+    assert check_pair(*noise) == []
+
+
 def test_nothing_is_said_without_matches():
     flat = np.full((60, 80, 3), 128, np.uint8)
     noise = np.random.default_rng(0).integers(0, 256, (2, 60, 80, 3), dtype=np.uint8)

@@ -253,7 +253,11 @@ def test_an_odd_picture_cannot_be_halved(camera, layout):
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"layout": "cube"}, "layout 'cube'"), ({"topics": ("a", "b")}, "topics are for bags")],
+    [
+        ({"layout": "cube"}, "layout 'cube'"),
+        ({"layout": "side-by-side"}, "a layout is of pictures that hold both views, and"),
+        ({"topics": ("a", "b")}, "topics are for bags"),
+    ],
 )
 def test_options_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):

@@ -148,6 +148,18 @@ def test_predictions_are_written(tmp_path, suffix):
         torch.testing.assert_close(disparity, expected, rtol=0, atol=0.002)
 
 
+def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
+    writer = DisparityWriter(str(tmp_path / "found"))
+    task = StereoTask("fadnet_plus_micro")
+    task.forward = lambda left, right: 400 * left[:, :1]
+    with pytest.warns(UserWarning, match=r"pixels were cut to 256 px.*pfm and npy hold more"):
+        found = _trainer(tmp_path, callbacks=[writer]).predict(task, _data())
+    for prediction in found:
+        disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.png")
+        expected = prediction["disparity"][0].clamp(max=65535 / 256)
+        torch.testing.assert_close(disparity, expected, rtol=0, atol=0.002)
+
+
 def test_starts_from_weights(tmp_path):
     first = StereoTask("fadnet_plus_micro")
     trainer = _trainer(tmp_path, max_epochs=1, limit_val_batches=0)

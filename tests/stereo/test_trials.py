@@ -141,6 +141,8 @@ def test_a_calibration_file(trials, pair, tmp_path):
     assert "pair_depth.npy" in zipfile.ZipFile(found.results).namelist()
     assert "assumes" not in found.facts
     assert "depth by a focal length of 150 px and a baseline of 0.1 m" in found.facts
+    write_calibration(file, StereoCalibration(300.0, 0.1, 159.5, 95.5, width=320, height=192))
+    assert "depth by a focal length of 150 px" in trials.find(*pair, tmp_path, **how).facts
     with pytest.raises(ValueError, match="either a calibration file or"):
         trials.find(*pair, tmp_path, **how, focal=150.0)
     file.write_text("nothing")

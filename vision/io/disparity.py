@@ -30,7 +30,10 @@ from .exr import read_exr
 from .images import read_pixels
 from .pfm import read_pfm, write_pfm
 
-__all__ = ["read_disparity", "write_disparity"]
+__all__ = ["PNG_MOST", "read_disparity", "write_disparity"]
+
+PNG_MOST = 65535 / 256
+"""The largest disparity that ``kitti`` holds, pixels."""
 
 _BY_SUFFIX = {".pfm": "pfm", ".npy": "npy", ".png": "kitti", ".exr": "exr"}
 

@@ -53,6 +53,7 @@ def test_kitti(tmp_path):
     assert (found.focal, found.cx, found.cy) == (721.5, 609.5, 172.8)
     assert (found.width, found.height) == (1242, 375)
     assert read(tmp_path, KITTI.replace("P_rect_0", "P")).width is None
+    assert read(tmp_path, KITTI, grey=True) == found  # where there is but one pair
 
 
 def test_written_and_read_again(tmp_path):
