@@ -112,6 +112,10 @@ class Frozen(Callback):
         if not any(parameter.requires_grad for parameter in pl_module.parameters()):
             raise ValueError(f"frozen: {', '.join(self.modules)}: nothing is left to train")
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Likewise: a fit that is resumed within an epoch does not start it."""
+        self.on_train_epoch_start(trainer, pl_module)
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep batch norms at their statistics."""
         for part in self._parts(pl_module):
@@ -133,6 +137,10 @@ class FixedStatistics(Callback):
     For fine-tuning in batches too small to tell statistics, and for supernets that start from a
     trained network: subnets then share one set of statistics and need none of their own.
     """
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Likewise: a fit that is resumed within an epoch does not start it."""
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep batch norms from training mode."""

@@ -261,6 +261,24 @@ def test_a_network_says_all_its_arguments_in_its_checkpoint(tmp_path):
     assert load_weights(tmp_path / "second.ckpt").architecture["encoding"] == SMALL["encoding"]
 
 
+def test_a_network_of_timm_is_read_from_its_checkpoint_and_resumed(tmp_path):
+    images = [{"image": torch.rand(3, 32, 32), "label": torch.tensor(n % 2)} for n in range(4)]
+    loader, name = DataLoader(images, batch_size=2), "timm/test_resnet.r160_in1k"
+    task = ClassificationTask(name, {"classes": 2}, classes=["a", "b"])
+    trainer = _trainer(tmp_path, limit_val_batches=0)
+    trainer.fit(task, loader)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    wanted = {"name": "image_classifier", "backbone": "test_resnet.r160_in1k", "classes": 2}
+    net = load_weights(tmp_path / "last.ckpt")
+    assert net.architecture == wanted and net.classes == ("a", "b")
+    resumed = ClassificationTask.load_from_checkpoint(tmp_path / "last.ckpt", weights_only=True)
+    assert resumed.net.architecture == wanted
+    for key, value in task.net.state_dict().items():
+        assert torch.equal(value, resumed.net.state_dict()[key]), key
+    started = ClassificationTask(name, init_weights=str(tmp_path / "last.ckpt"))
+    assert started.net.architecture == wanted
+
+
 class _Steps(DifferentiableSearch):
     """Notes what the steps of each optimiser change."""
 

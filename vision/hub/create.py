@@ -71,7 +71,12 @@ def create_model(
                 "and of that load_pretrained(), take all but the last layer's"
             )
         backbone = name.removeprefix(TIMM)
-        return create_model("image_classifier", weights=weights, backbone=backbone, **architecture)
+        if architecture.setdefault("backbone", backbone) != backbone:
+            raise ValueError(
+                f"{name}: its backbone is {backbone!r}, not {architecture['backbone']!r}; leave "
+                "`backbone` out"
+            )
+        return create_model("image_classifier", weights=weights, **architecture)
     source = _weights_of(name, pretrained, weights)
     if source is None:
         return build_model(name, architecture)

@@ -26,7 +26,7 @@ from ...nas.supernet import activate_part
 from ._low_rank import merged_state
 from ._pickles import load_pickle, stand_in
 from .record import WeightsRecord
-from .registry import build_model, model_info
+from .registry import TIMM, build_model, model_info
 
 __all__ = [
     "StoredWeights",
@@ -357,7 +357,9 @@ def _read_lightning(path: Path) -> StoredWeights:
 
 
 def _untagged(path: Path, name: str, arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A model without its tag: a training that began from trained weights has its own now."""
+    """A model as it is registered, without its tag: what was trained has weights of its own."""
+    if name.startswith(TIMM):
+        return "image_classifier", {"backbone": name.removeprefix(TIMM), **arguments}
     if "." not in name:
         return name, arguments
     try:

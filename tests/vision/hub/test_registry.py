@@ -96,6 +96,7 @@ def test_networks_of_timm(tmp_path):
     for call, says in {
         lambda: create_model("timm/test_resnt"): "did you mean test_resnet",
         lambda: create_model("timm/test_resnet", pretrained=True): "all but the last",
+        lambda: create_model("timm/test_resnet", backbone="resnet18"): "its backbone is 'test_res",
         lambda: registry.model_info("timm/test_resnet"): "image_classifier, backbone='test_resnet'",
         lambda: open_model("timm/test_resnet"): "has no trained weights",
         lambda: open_model("timm/test_resnet", task="stereo"): "for classification, not for stereo",
