@@ -7,6 +7,7 @@ timm's weights come from are part of the network.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,8 +39,8 @@ class ImageClassifier(nn.Module):
             much smaller than those that the network was made for.
 
     Raises:
-        ValueError: timm has no such network, it takes no such settings or has fewer layers that
-            make images smaller, or there are fewer than two classes.
+        ValueError: timm has no such network, it takes no such settings, which must be the network's
+            own, or has fewer layers that make images smaller, or there are fewer than two classes.
     """
 
     output_names = ("logits",)
@@ -65,6 +66,7 @@ class ImageClassifier(nn.Module):
         from ..vision.timm_networks import check_timm_name
 
         check_timm_name(backbone)
+        _check_settings(settings or {}, backbone)
         given: dict[str, Any] = {} if dropout is None else {"drop_rate": dropout}
         self.backbone, self.settings = backbone, {**given, **(settings or {})}
         try:
@@ -160,6 +162,21 @@ def image_classifier(
 ) -> ImageClassifier:
     """Any image network of timm."""
     return ImageClassifier(backbone, classes, dropout, settings, unhalved)
+
+
+def _check_settings(settings: Mapping[str, Any], name: str) -> None:
+    """Refuse what timm takes of its own accord: files of weights to open, other forms of network.
+
+    Settings come out of files of weights too.
+    """
+    import timm
+    from timm.models import build_model_with_cfg
+
+    own = {"features_only", "feature_cls", "out_indices"}
+    for function in (timm.create_model, build_model_with_cfg):
+        own |= set(inspect.signature(function).parameters)
+    if foreign := sorted(own & set(settings)):
+        raise ValueError(f"settings of {name}: {', '.join(foreign)}: none of the network's own")
 
 
 def _keep_size(net: nn.Module, count: int, name: str) -> None:

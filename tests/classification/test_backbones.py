@@ -89,6 +89,25 @@ def test_it_fits_small_images(tmp_path):
         create_model("image_classifier", backbone="test_resnet", unhalved=9)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("checkpoint_path", "evil.pth"),
+        ("pretrained_cfg", {"file": "evil.pth"}),
+        ("pretrained_cfg_overlay", {"file": "evil.pth"}),
+        ("cache_dir", "elsewhere"),
+        ("features_only", True),
+    ],
+)
+def test_settings_of_a_file_of_weights_make_timm_open_nothing(name, value, tmp_path, monkeypatch):
+    net = create_model("image_classifier", backbone="test_resnet", classes=2)
+    net.architecture["settings"] = {name: value}
+    save_weights(net, tmp_path / "net.safetensors")
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("opened a file"))
+    with pytest.raises(ValueError, match=f"settings of test_resnet: {name}: none of the network's"):
+        load_weights(tmp_path / "net.safetensors")
+
+
 def test_a_network_of_one_size_says_it():
     net = create_model("image_classifier", backbone="test_vit", classes=3).eval()
     (image,) = example_inputs(net, 64, 64)
