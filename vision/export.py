@@ -250,6 +250,7 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         "architecture": architecture,
         "weights": weights or "unknown",
         "reach": getattr(net, "reach", None),
+        "max_disparity": getattr(net, "max_disparity", None),
         "inputs": inputs,
         "outputs": list(job.output_names),
         "device": job.inputs[0].device.type if job.inputs else "cpu",

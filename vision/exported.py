@@ -85,6 +85,8 @@ class ExportedNetwork(nn.Module):
             raise ValueError(f"{path}: holds {name}, which is a model for {own}, not for {task}")
         self.architecture = {"name": name, **facts["architecture"]} if registered else {}
         self.reach = facts["reach"]
+        if facts.get("max_disparity") is not None:  # a subnet's may be another than its supernet's
+            self.max_disparity = facts["max_disparity"]
 
     @torch.inference_mode()
     def forward(self, *inputs: Tensor) -> Any:

@@ -18,7 +18,7 @@ def written(tmp_path_factory):
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)
     net = create_model("fadnet_plus_micro").eval()
-    net.reach = 77
+    net.reach, net.max_disparity = 77, 91  # as a subnet, whose range is not its name's
     path = tmp_path_factory.mktemp("files") / "any.onnx"
     return net, export(net, path, to="onnx", size=(64, 128), dynamic=True)  # compares, or raises
 
@@ -58,7 +58,7 @@ def test_a_file_predicts_as_its_network(files):
     left, right = torch.rand(2, 3, 70, 90)
     wanted = plain.maps(left, right)
     assert (mine.maps(left, right) - wanted).abs().mean() < 1e-3 * wanted.abs().max()
-    assert (mine.max_disparity, mine.reach) == (plain.max_disparity, 77)
+    assert (mine.max_disparity, mine.reach) == (plain.max_disparity, 77) == (91, 77)
     assert mine.runtime == "onnxruntime"
     assert StereoPredictor(str(path), "cpu", runtime="auto").runtime == "onnxruntime"
 
@@ -67,7 +67,7 @@ def test_a_network_of_ones_own(files, tmp_path):
     """Of a name that is not registered nothing is known; the file says the rest."""
     path = with_facts(files[1], tmp_path / "own.onnx", model="Mine", architecture={})
     mine = StereoPredictor(path, "cpu")
-    assert mine.net.architecture == {} and mine.reach == 77 and mine.max_disparity is None
+    assert mine.net.architecture == {} and (mine.max_disparity, mine.reach) == (91, 77)
 
 
 def test_a_file_runs_on_the_cpu_of_a_machine_with_a_gpu(files, monkeypatch):
