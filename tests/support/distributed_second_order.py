@@ -81,8 +81,9 @@ def failing(rank, distribute):
 def owners(rank, folder):
     """Owner-local: weights, digests, what is stored here, whether it is of own samples; resumed."""
 
-    def make():
-        return KFACPreconditioner("eigen", "owner-local", damping=0.01, **FACTORS)
+    def make(**settings):
+        settings = {"damping": 0.01, **FACTORS, **settings}
+        return KFACPreconditioner("eigen", "owner-local", **settings)
 
     callback = make()
     fit(callback, 2, 1)
@@ -97,6 +98,9 @@ def owners(rank, folder):
     saved.save_checkpoint(f"{folder}/half.ckpt")
     whole, task = fit(make(), 2, 5)
     _, again = fit(make(), 2, 5, checkpoint=f"{folder}/half.ckpt")
+    kept = make(factor_every=9)  # no factors are due in the next step
+    kept.load_state_dict(callback.state_dict())
+    _, restarted = fit(kept, 2, 1)
     return {
         "stored": sorted(callback.moments),
         "solved": sorted(callback.solvers),
@@ -104,6 +108,7 @@ def owners(rank, folder):
         "digests": task.digests,
         "whole": weights(task.net).tolist(),
         "again": weights(again.net).tolist(),
+        "restarted": restarted.digests,
         "owners": callback._owners,
         "costs": [cost(512) for cost in measured_costs("eigen", torch.device("cpu"))],
     }

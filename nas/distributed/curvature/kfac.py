@@ -115,7 +115,8 @@ class KFACPreconditioner(Preconditioner):
         mine = {layer.name for layer in self.layers if self._mine(layer)}
         moments = state.get("moments", {})
         solvers = state.get("solvers", {}) if state.get("form") == self.form else {}
-        self._known = [layer.name in solvers for layer in self.layers]
+        # A snapshot brings each process what it owns alone.
+        self._known = self._of_any([layer.name in solvers for layer in self.layers])
         self.moments = {n: moments[n].to(self.device) for n in moments.keys() & mine}
         self.solvers = {
             name: tuple([t.to(self.device) for t in side] for side in solvers[name])
@@ -141,17 +142,13 @@ class KFACPreconditioner(Preconditioner):
         ]
         error = self._decompose(due)
         flags = [layer.name in self.solvers for layer in self.layers]
-        agreed = torch.tensor([*flags, error is not None], dtype=torch.float32)
-        if self.distribute != "replicate" and self.world_size > 1:
-            agreed = agreed.to(self.device)
-            dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
-        *known, failed = agreed.tolist()
+        *known, failed = self._of_any([*flags, error is not None])
         if failed:  # together: the others would wait for one that raises alone
             raise error or ValueError(
                 "a factor of the curvature cannot be decomposed in another process: take a smaller "
                 "learning rate or more damping"
             )
-        self._known = [bool(know) for know in known]
+        self._known = known
 
     def known(self, layer: Layer) -> bool:
         """Whether the layer has been decomposed, on whichever process."""
@@ -213,6 +210,14 @@ class KFACPreconditioner(Preconditioner):
                 self.world_size,
                 *measured_costs(self.form, self.device),
             )
+
+    def _of_any(self, flags: list[bool]) -> list[bool]:
+        """Which flags are set in this process, or in any where each has its own layers."""
+        agreed = torch.tensor(flags, dtype=torch.float32)
+        if self.distribute != "replicate" and self.world_size > 1:
+            agreed = agreed.to(self.device)
+            dist.all_reduce(agreed, op=dist.ReduceOp.MAX)
+        return agreed.bool().tolist()
 
     def _mine(self, layer: Layer) -> bool:
         return self._owners[layer.index] == self.rank

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
 from ....common.ranks import broadcast_first, same_everywhere, tensor_digest
@@ -20,6 +21,10 @@ class ReplicaDriftCheck(Callback):
         every_n_steps: optimiser steps between checks.
         on_drift: `raise` ends the training; `broadcast` warns, and all go on with the first
             process's parameters.
+
+    Raises:
+        ValueError: a setting is out of its range; in `setup` also where a strategy divides the
+            parameters among processes.
     """
 
     def __init__(
@@ -33,6 +38,15 @@ class ReplicaDriftCheck(Callback):
         self.every_n_steps = every_n_steps
         self.on_drift = on_drift
         self._checked = 0
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse a strategy whose processes hold different parameters."""
+        replicas = isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy))
+        if stage == "fit" and not replicas:
+            raise ValueError(
+                "ReplicaDriftCheck compares whole parameters, which "
+                f"{type(trainer.strategy).__name__} divides: take it out, or a strategy like ddp"
+            )
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Check.

@@ -104,7 +104,8 @@ class Buffers:
         own = [path.stat().st_size for path in self.paths if path.exists()]
         if len(own) == 2 and min(own) >= _PAGE + size:
             return True
-        return shutil.disk_usage(self.folder).free + sum(own) >= _NEEDED * size * processes
+        taken = sum(path.stat().st_size for path in self.folder.glob("rank*.[01]"))
+        return shutil.disk_usage(self.folder).free + taken >= _NEEDED * size * processes
 
     def begin(self, size: int, keep: int | None) -> Tensor:
         """Room for a payload and its parity (size,), in the buffer that does not hold `keep`.

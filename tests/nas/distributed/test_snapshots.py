@@ -118,6 +118,21 @@ def test_a_changed_byte_is_seen(memory, position):
     assert buffers.held() == {}
 
 
+def test_buffers_of_all_processes_count_as_room(memory, monkeypatch):
+    folder, size = memory / "run", 100_000
+
+    def usage(_):
+        return SimpleNamespace(free=10 * size - sum(f.stat().st_size for f in folder.iterdir()))
+
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.buffers.shutil.disk_usage", usage)
+    buffers = [Buffers(folder, rank) for rank in range(4)]
+    for number in (1, 2, 3):
+        assert all(each.has_room(size, 4) for each in buffers)
+        for each in buffers:
+            write(each, number, number - 1, size)
+    assert not buffers[0].has_room(2 * size, 4)
+
+
 def test_a_snapshot_that_was_begun_is_none(memory):
     buffers = Buffers(memory / "run", 0)
     write(buffers, 1)
