@@ -87,8 +87,9 @@ def convert(
         depths: whether sequences of blocks that give what they take may be shorter.
         kernels: whether convolutions larger than 3 may have smaller kernels.
         keep: names of modules that stay as they are with all within them; patterns too.
-        scores: of every weight by its name, as `taylor_scores` gives them, say how important a
-            channel is; by default the magnitudes of the weights that write and read it.
+        scores: of weights by their names, as `taylor_scores` gives them, say how important a
+            channel is, 0 of one that is left out; by default the magnitudes of the weights that
+            write and read it.
         plan: of an earlier conversion, to be done again without trying; the arguments from
             `widths` to `scores` do not matter then.
 

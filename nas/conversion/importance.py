@@ -21,7 +21,8 @@ def class_scores(
     Args:
         layers: all of them.
         classes: (labels,) the class of each label.
-        scores: of each weight by its name; by default its magnitude, over the mean of its layer's.
+        scores: of each weight by its name, 0 of one that is left out; by default its magnitude,
+            over the mean of its layer's.
     """
     total = torch.zeros(len(classes), dtype=torch.float64)
     for layer in layers:
@@ -30,8 +31,9 @@ def class_scores(
             if parameter is None or name == "bias":
                 continue
             full = f"{layer.name}.{name}" if layer.name else name
-            given = None if scores is None else scores.get(full)
-            score = parameter.detach().abs() if given is None else given
+            if scores is not None and full not in scores:
+                continue
+            score = parameter.detach().abs() if scores is None else scores[full]
             each = score.double().cpu().movedim(dim, 0).reshape(len(labels), -1).sum(1)
             if scores is None:
                 each = each / each.mean().clamp(min=1e-12)

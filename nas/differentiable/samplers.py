@@ -169,7 +169,7 @@ class Dirichlet(MixtureSampler):
         """A draw from the Dirichlet distribution, differentiable; all candidates run."""
         seed = int(torch.randint(1 << 62, (), generator=generator))
         with torch.random.fork_rng(devices=[]):  # the distribution takes no generator
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # `torch.manual_seed` seeds GPUs as well
             return _all(torch.distributions.Dirichlet(F.elu(logits) + 1).rsample())
 
     def probabilities(self, logits: Tensor, temperature: float = 1.0) -> Tensor:

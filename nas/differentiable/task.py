@@ -245,7 +245,7 @@ class DifferentiableSearch(SupernetTask):
             super().on_before_optimizer_step(optimizer)
 
     def on_train_epoch_end(self) -> None:
-        """Log how decided the probabilities are (`search/entropy`, nats) and the temperature."""
+        """Log how undecided the search is (`search/entropy`, from 0 to 1) and the temperature."""
         super().on_train_epoch_end()
         shares = [torch.tensor(row) for row in self.probabilities().values()]
         entropies = [torch.special.entr(row).sum() / math.log(len(row)) for row in shares]

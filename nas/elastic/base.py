@@ -18,6 +18,9 @@ __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "par
 
 Part = tuple[int, int]  #: start and length of channels in use
 
+_KNOWN = 256
+"""Settings that a layer keeps: of any that depends on few choices, all."""
+
 _FEW = 4
 """Parts up to this number are put together one by one, more of them by their indices."""
 
@@ -87,6 +90,8 @@ class ElasticModule(nn.Module):
         if values == self._values:
             return
         if values not in self._known:
+            if len(self._known) == _KNOWN:
+                self._known.clear()
             self._known[values] = self.settings(architecture)
         self.active = self._known[values]
         self._values = values

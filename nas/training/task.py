@@ -174,6 +174,7 @@ class SupernetTask(LightningModule):
         """The task's optimiser under a learning rate of the method's own.
 
         `rate` makes of the epochs that have passed and the task's learning rate a share of that.
+        Where layers have rates of their own, the task's is the largest.
 
         Raises:
             ValueError: as `task_optimisation` says, or the length of an epoch is not known.
@@ -181,7 +182,7 @@ class SupernetTask(LightningModule):
         optimizer = self.task_optimisation()["optimizer"]
         for group in optimizer.param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"])
-        base = optimizer.param_groups[0]["lr"]
+        base = max(group["lr"] for group in optimizer.param_groups)
         if math.isinf(self.trainer.estimated_stepping_batches):
             raise ValueError(f"{method} needs epochs of a known length")
         per_epoch = self._steps_per_epoch()

@@ -186,8 +186,11 @@ def test_the_important_channels_are_kept():
     assert sort_channels(made.net) == []  # they are where they shall be
 
 
-def test_scores_say_what_is_important():
+@pytest.mark.parametrize("frozen", [False, True])
+def test_scores_say_what_is_important(frozen):
+    """Frozen weights have no score, and do not count by their magnitudes either."""
     net = Small().eval()
+    net.first[0].weight.requires_grad_(not frozen)
     with torch.no_grad():
         net.head.weight[:, 8:] = 0  # whatever the first layer's weights are
         net.first[0].weight[8:] += 10

@@ -150,6 +150,14 @@ def test_dirichlet_is_held_near_even(logits):
     assert Softmax().penalty(logits) is None
 
 
+def test_dirichlet_leaves_the_generators_of_gpus_alone(logits, monkeypatch):
+    seeded = []
+    monkeypatch.setattr("torch.cuda.manual_seed_all", seeded.append)
+    before = torch.get_rng_state()
+    Dirichlet().draw(logits, _generator(), 1.0, True)
+    assert not seeded and torch.equal(torch.get_rng_state(), before)
+
+
 def test_temperatures():
     assert Constant(2).at(7, None) == 2
     linear = Linear(10, 0.1)

@@ -216,3 +216,13 @@ def test_wrong_channels():
     layer.activate({"a": 2, "b": 4})
     with pytest.raises(ValueError, match="2 input channels active but was given 4"):
         layer(image(4))
+
+
+def test_what_a_layer_keeps_of_its_settings_is_bounded():
+    values = tuple(range(1, 33))
+    layer = elastic.Conv2d(Choice("i", values), Choice("o", values), 1)
+    for i in values:
+        for o in values:
+            layer.activate({"i": i, "o": o})
+            assert (layer.active.in_channels, layer.active.out_channels) == (i, o)
+    assert len(layer._known) <= 256

@@ -65,6 +65,22 @@ def test_stages_follow_each_other(tmp_path):
     assert {*wrapped.spaces[-1].names} == {*search_space(wrapped.task.net).names}
 
 
+def test_layers_keep_their_shares_of_a_stages_rate(tmp_path):
+    class Decayed(Regression):
+        def configure_optimizers(self):
+            first, second = (block.parameters() for block in self.net.blocks)
+            return torch.optim.SGD([{"params": first, "lr": 0.01}, {"params": second, "lr": 0.05}])
+
+    class Rates(Callback):
+        def on_train_batch_start(self, trainer, *_):
+            rates.append([group["lr"] for group in trainer.optimizers[0].param_groups])
+
+    rates = []
+    stages = [Stage("large", 1), Stage("kernel", 1, ["*.kernel"], lr=0.02)]
+    _fit(tmp_path, Decayed(), stages=stages, callbacks=[Rates()], limit_val_batches=0)
+    assert rates[0] == pytest.approx([0.01, 0.05]) and rates[4] == pytest.approx([0.004, 0.02])
+
+
 def test_warm_up():
     stage = Stage("a", 5, warmup_epochs=2, warmup_start=0.5)
     rates = [stage.rate(epoch) for epoch in (0, 1, 2, 3.5, 5)]
