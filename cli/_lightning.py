@@ -19,13 +19,14 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
+from ..vision.hub.registry import model_info
 from ..vision.progress import EpochProgressBar, ParameterTable
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 """What takes the place of Lightning's defaults."""
 
-_STARTS = (f"model.init_args.{START}", f"model.init_args.task.init_args.{START}")
-"""Where the weights to start from stand: in the model, or in a task that the model trains."""
+_PLACES = ("model.init_args", "model.init_args.task.init_args")
+"""Where a task's arguments stand: in the model, or in a task that the model trains."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -52,13 +53,19 @@ class VizooCLI(LightningCLI):
         """Parse, then compare the checkpoint's hyper-parameters with the ones given.
 
         Raises:
-            ValueError: they differ; the message names each key.
+            ValueError: they differ; the message names each key. Or no file is named.
             FileNotFoundError: no such checkpoint.
         """
         self.config = parser.parse_args(args)
         options = self.config[self.config.subcommand]
         checkpoint = options.get("ckpt_path")
-        if not checkpoint or checkpoint in ("best", "last", "hpc") or "://" in str(checkpoint):
+        if checkpoint in ("best", "last"):
+            # Lightning looks among the new run's own files, which are not there yet.
+            raise ValueError(
+                f"--ckpt_path {checkpoint}: name the file, such as "
+                "lightning_logs/version_0/checkpoints/last.ckpt"
+            )
+        if not checkpoint or checkpoint == "hpc" or "://" in str(checkpoint):
             return
         # Without defaults only what the user wrote is left; a default never contradicts.
         given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
@@ -71,9 +78,9 @@ class VizooCLI(LightningCLI):
         for inner in _inner_modules(options.get("model.init_args")):
             # Lightning would give it the whole model's hyper-parameters for its own.
             self.parser.add_instantiator(_instantiate, inner, subclasses=False, prepend=True)
-        starts = [key for key in _STARTS if options.get(key)]
-        trained = options.get("ckpt_path") or starts
-        if self.subcommand != "fit" and not trained:
+        starts = [f"{place}.{START}" for place in _PLACES if options.get(f"{place}.{START}")]
+        named = any(_brings_weights(options.get(f"{place}.model")) for place in _PLACES)
+        if self.subcommand != "fit" and not (options.get("ckpt_path") or starts or named):
             print(
                 f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
                 f"give --ckpt_path or --model.{START}",
@@ -104,6 +111,14 @@ class VizooCLI(LightningCLI):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = WholeCheckpoints()
         return trainer
+
+
+def _brings_weights(model: Any) -> bool:
+    """Whether a model's name is one of trained weights, ``NAME.TAG``."""
+    try:
+        return isinstance(model, str) and model_info(model).tag is not None
+    except ValueError:
+        return False
 
 
 def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:

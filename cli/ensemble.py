@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._work import check_least
+from ._work import check_file, check_least
 
 if TYPE_CHECKING:
     from ..classification.ensemble_file import EnsembleFile
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.suffix.lower() != ".json":
         raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
+    check_file(out)
     data = _data(args.data)
 
     from ..classification.calibration import reliability_picture
@@ -88,13 +89,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _data(config: str) -> dict[str, list[LabelledSamples]]:
     """The validation and test sets of a config."""
-    import yaml
-
-    from ..vision.configs.builtin import resolve_config
+    from ..vision.configs.builtin import read_config
     from ..vision.configs.task import instantiate
 
-    content = yaml.safe_load(Path(resolve_config(config)).read_text(encoding="utf-8"))
-    data = instantiate(config, content, ("data",)).data
+    data = instantiate(config, read_config(config), ("data",)).data
     if not hasattr(data, "sets"):
         raise ValueError(f"{config}: {type(data).__name__} has no sets of images")
     images = {role: list(data.sets(role)) for role in ("val", "test")}

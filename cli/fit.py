@@ -14,16 +14,14 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ..common.memory import keep_freed_memory
 from ..vision.callbacks import KeepLast, StopTogether
-from ..vision.configs.builtin import resolve_config
+from ..vision.configs.builtin import read_config, resolve_config
 from ..vision.configs.messages import condense, own_words
 from ..vision.progress import ProgressLines
 from ._lightning import HelpFormatter, VizooCLI
@@ -125,8 +123,8 @@ def _configs(args: list[str]) -> Iterator[tuple[int, str, str]]:
 def _help(args: list[str]) -> int:
     """Print a subcommand's help, then the options of the model and the data that configs name."""
     classes: dict[str, str | None] = {}
-    for _, _, path in _configs(args):
-        for part, described in yaml.safe_load(Path(path).read_text(encoding="utf-8")).items():
+    for _, _, config in _configs(args):
+        for part, described in read_config(config).items():
             if part in ("model", "data") and isinstance(described, dict):
                 classes[part] = described.get("class_path", classes.get(part))
     pages = [[args[0], "--help"]]

@@ -9,15 +9,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.cli import LightningArgumentParser
 
 from ...nas.architecture import json_digest
-from ...vision.configs.builtin import resolve_config
+from ...vision.configs.builtin import read_config
 from ...vision.configs.messages import condense
 from ...vision.subnets.best import checked_limits
 
@@ -188,7 +186,7 @@ class CompareConfig:
             FileNotFoundError: no such config.
             ValueError: it is no config of `vizoo compare`; what is wrong with it.
         """
-        content = yaml.safe_load(Path(resolve_config(name)).read_text(encoding="utf-8"))
+        content = read_config(name)
         wanted = ("data", "rows", "training", "seeds", "size")
         missing = [key for key in wanted if key not in content]
         if missing:

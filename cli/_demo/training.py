@@ -150,9 +150,9 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
     import yaml
 
     from ...common.files import write_text
-    from ...vision.configs.builtin import resolve_config
+    from ...vision.configs.builtin import read_config
 
-    config = yaml.safe_load(Path(resolve_config(CONFIG)).read_text(encoding="utf-8"))
+    config = read_config(CONFIG)
     config["trainer"]["logger"]["init_args"]["save_dir"] = str(out)
     config["trainer"]["max_epochs"] = epochs
     if device != "auto":

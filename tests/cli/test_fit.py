@@ -165,6 +165,8 @@ def test_last_lies_beside_a_model_checkpoint(toy):
         (["--data.root=/nowhere"], "error: /nowhere: no such data folder$"),
         (["--ckpt_path=no.ckpt"], "error: no.ckpt: no such checkpoint"),
         (["--ckpt_path=toy.yaml"], "toy.yaml: not a checkpoint"),
+        (["--ckpt_path=last"], "--ckpt_path last: name the file, such as lightning_logs/version_0"),
+        (["--ckpt_path=best"], "--ckpt_path best: name the file"),
         (["--trainer.accelerator=gpux"], "invalid accelerator name"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
@@ -196,6 +198,12 @@ def test_help_with_a_config_lists_options_of_its_model_and_data(capsys):
     assert "--trainer.max_epoch" in capsys.readouterr().err
 
 
+def test_help_with_a_config_that_is_typed(capsys):
+    config = "{data: {class_path: vizoo.datasets.stereo.StereoDataModule}}"
+    assert main(["fit", "--config", config, "--help"]) == 0
+    assert "--data.batch_size" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("verb", ["fit", "validate", "test", "predict"])
 def test_help_shows_examples_first(capsys, verb):
     assert main([verb, "--help"]) == 0
@@ -221,6 +229,11 @@ def test_configs_by_name(tmp_path, monkeypatch):
     (tmp_path / "stereo").mkdir()
     (tmp_path / "stereo/fadnet_kitti.yaml").write_text("model: {}")
     assert configs.resolve_config("stereo/fadnet_kitti.yaml") == "stereo/fadnet_kitti.yaml"
+    for name in ("stereo/fadnet_kitti.yaml", " {model: {}}"):
+        assert configs.read_config(name) == {"model": {}}
+    for name, says in (("{1", "not YAML"), ("{}: 1\n", "not YAML"), ("s3://a.yaml", "an address")):
+        with pytest.raises(ValueError, match=says):
+            configs.read_config(name)
 
 
 @pytest.fixture
@@ -336,6 +349,10 @@ def test_bars_and_tables_of_the_config_stay(toy):
 def test_a_random_network_is_said(toy, capsys):
     assert main(["validate", *FIT[1:]]) == 0
     assert "warning: no trained weights: validate runs a random" in capsys.readouterr().err
+    assert main(["validate", *FIT[1:], "--model.model=easnet_small"]) == 0
+    assert "warning: no trained weights: validate runs a random" in capsys.readouterr().err
+    assert main(["validate", *FIT[1:], "--model.model=easnet_small.worlds"]) == 0
+    assert "no trained weights" not in capsys.readouterr().err
     assert main(FIT) == 0
     assert main(["validate", *FIT[1:], "--ckpt_path", "checkpoints/last.ckpt"]) == 0
     assert "no trained weights" not in capsys.readouterr().err

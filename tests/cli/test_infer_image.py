@@ -328,6 +328,7 @@ def test_an_ensemble_from_the_command_line(photos, tmp_path, capsys, method):
         ),
         (("other.safetensors",), "GeneratedLesions: other classes than mole, wart: it lacks wart"),
         (("a.safetensors", "--out", "e.txt"), "written as .json"),
+        (("a.safetensors", "--out", "ct.yaml/e.json", "--data", "none.yaml"), "--out ct.yaml"),
         (("a.safetensors", "--data", "none.yaml"), "none.yaml: no such config"),
         (("a.safetensors", "--data", "ct.yaml"), "GeneratedCT holds no images"),
         (("a.safetensors", "--data", "test.yaml"), "no validation images"),

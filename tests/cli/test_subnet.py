@@ -296,10 +296,9 @@ def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch, 
     listed = [*configs.list_configs(), "evaluate/toy.yaml"]
     monkeypatch.setattr(configs, "list_configs", lambda: listed)
     resolve = configs.resolve_config
-    for module in (_task, configs):
-        monkeypatch.setattr(
-            module, "resolve_config", lambda name: resolve(name.replace("evaluate/toy", "toy"))
-        )
+    monkeypatch.setattr(
+        configs, "resolve_config", lambda name: resolve(name.replace("evaluate/toy", "toy"))
+    )
     assert subnet(*words) == 0
     assert read(capsys)["errors"]["config"] == "evaluate/toy.yaml"
     # The largest subnet's errors are remembered; of other weights they are measured.

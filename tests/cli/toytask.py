@@ -17,6 +17,7 @@ class Toy(LightningModule):
         interrupt_at: int = -1,
         model_args: dict | None = None,
         init_weights: str | None = None,
+        model: str | None = None,
     ):
         super().__init__()
         if width < 1:

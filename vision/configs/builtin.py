@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-__all__ = ["CONFIGS", "list_configs", "resolve_config"]
+__all__ = ["CONFIGS", "list_configs", "read_config", "resolve_config"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
@@ -27,10 +28,10 @@ def resolve_config(name: str) -> str:
         FileNotFoundError: neither; the message names the nearest.
         ValueError: a file that is no config.
     """
-    if name.lstrip().startswith("{") or "://" in name:
+    if _is_yaml(name) or "://" in name:
         return name
     if Path(name).is_file():
-        _check(name)
+        _read(name)
         return name
     names = list_configs()
     for candidate in (name, f"{name}.yaml"):
@@ -45,10 +46,34 @@ def resolve_config(name: str) -> str:
     raise FileNotFoundError(f"{name}: no such config here or built in; {hint}")
 
 
-def _check(path: str) -> None:
-    """Say which of several files is no config; the parser's message names none."""
+def read_config(name: str) -> dict[str, Any]:
+    """What a config says.
+
+    Args:
+        name: as `resolve_config` takes it, but no address.
+
+    Raises:
+        FileNotFoundError: there is none; the message names the nearest.
+        ValueError: a file, or YAML in braces, that is no config; or an address.
+    """
+    path = resolve_config(name)
+    if "://" in path and not _is_yaml(path):
+        raise ValueError(f"{name}: an address: fetch the file, and give its path")
+    return _read(path)
+
+
+def _is_yaml(name: str) -> bool:
+    return name.lstrip().startswith("{")
+
+
+def _read(path: str) -> dict[str, Any]:
+    """The keys of a file or of YAML itself; says which of several files is no config.
+
+    The parser's message names none.
+    """
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = path if _is_yaml(path) else Path(path).read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a config: not text at byte {error.start}") from error
     except yaml.YAMLError as error:
@@ -57,3 +82,4 @@ def _check(path: str) -> None:
         raise ValueError(f"{path}{where}: not YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a config: it holds no keys such as `model:` or `data:`")
+    return content

@@ -12,12 +12,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import lightning.pytorch
 import torch
-import yaml
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
@@ -27,7 +25,7 @@ from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
 from ...nas.training.evaluation import first_loader, seeded, training_loss
-from .builtin import resolve_config
+from .builtin import read_config
 from .messages import condense
 
 __all__ = ["LOUD", "FitConfig", "instantiate"]
@@ -51,13 +49,14 @@ class FitConfig:
         """Make the model and the data of a config; its trainer is left out.
 
         Args:
-            name: a file, or the name of a built-in config.
+            name: as `read_config` takes it.
 
         Raises:
             FileNotFoundError: no such config.
-            ValueError: it has no model or no data, one cannot be made, or the model has no `net`.
+            ValueError: it is no config, has no model or no data, one cannot be made, or the model
+                has no `net`.
         """
-        content = yaml.safe_load(Path(resolve_config(name)).read_text(encoding="utf-8"))
+        content = read_config(name)
         # What trains a task as a supernet has the task as an argument, which evaluates as well.
         while isinstance(inner := _argument(content.get("model"), "task"), dict):
             content["model"] = inner
