@@ -118,25 +118,28 @@ class ClassificationTask(NetworkTask):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch, whose samples are mixed in pairs where `mixup` says so."""
-        if not self.hparams.mixup:
-            return super().training_step(batch, batch_idx)
-        loss = self._mixed_loss(batch)
-        self.log("train/loss", loss, prog_bar=True, batch_size=len(batch["label"]))
-        return loss
+        return super().training_step(self.mixed(batch), batch_idx)
+
+    def mixed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The batch with its samples mixed in pairs, where `mixup` says so."""
+        alpha, kind, labels = self.hparams.mixup, _kind_of(batch), batch["label"]
+        if not alpha:
+            return batch
+        share = float(torch.distributions.Beta(alpha, alpha).sample())
+        order = torch.randperm(len(labels), device=batch[kind].device)
+        inputs = share * batch[kind] + (1 - share) * batch[kind][order]
+        return {**batch, kind: inputs, "share": share, "other": labels[order]}
 
     def outputs(self, batch: dict[str, Any]) -> Tensor:
         """Logits of a batch, (B, classes)."""
         return self.net(_inputs_of(batch))
 
     def loss(self, outputs: Tensor, batch: dict[str, Any]) -> Tensor:
-        """The loss of `outputs` against the labels."""
-        weights = None if self._weights is None else self._weights.to(outputs.device)
-        return F.cross_entropy(
-            outputs.float(),
-            batch["label"],
-            weight=weights,
-            label_smoothing=self.hparams.label_smoothing,
-        )
+        """The loss of `outputs` against the labels, of mixed samples against both of theirs."""
+        if "other" not in batch:
+            return self._loss(outputs, batch["label"])
+        first, other = (self._loss(outputs, batch[name]) for name in ("label", "other"))
+        return batch["share"] * first + (1 - batch["share"]) * other
 
     def distillation_loss(
         self, outputs: Tensor, teacher_outputs: Tensor, batch: dict[str, Any]
@@ -234,14 +237,10 @@ class ClassificationTask(NetworkTask):
             )
         return torch.tensor(wanted, dtype=torch.float32)
 
-    def _mixed_loss(self, batch: dict[str, Any]) -> Tensor:
-        """The loss of samples that are mixed in pairs."""
-        alpha, inputs, labels = self.hparams.mixup, _inputs_of(batch), batch["label"]
-        share = float(torch.distributions.Beta(alpha, alpha).sample())
-        order = torch.randperm(len(labels), device=inputs.device)
-        outputs = self.net(share * inputs + (1 - share) * inputs[order])
-        other = {**batch, "label": labels[order]}
-        return share * self.loss(outputs, batch) + (1 - share) * self.loss(outputs, other)
+    def _loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        weights = None if self._weights is None else self._weights.to(outputs.device)
+        smoothing = self.hparams.label_smoothing
+        return F.cross_entropy(outputs.float(), labels, weight=weights, label_smoothing=smoothing)
 
     def _report(self, stage: str, metrics: ClassificationMetrics) -> Tensor:
         """Log the scores; returns the confusion matrix."""
@@ -275,14 +274,18 @@ def sets_of(data: Any, stage: str) -> Iterator[tuple[str, Any]]:
 
 
 def _inputs_of(sample: dict[str, Any]) -> Tensor:
-    """What the network is fed: the volume, or else the image, of a sample or a batch.
+    return sample[_kind_of(sample)]
+
+
+def _kind_of(sample: dict[str, Any]) -> str:
+    """What the network is fed of a sample or a batch: its `volume`, or else its `image`.
 
     Raises:
         ValueError: it has neither.
     """
-    for key in ("volume", "image"):
-        if key in sample:
-            return sample[key]
+    for kind in ("volume", "image"):
+        if kind in sample:
+            return kind
     raise ValueError(f"samples of {', '.join(sample)}: a classifier takes a volume or an image")
 
 

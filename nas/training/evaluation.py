@@ -46,6 +46,7 @@ class Task(LightningModule):
     loss: Callable[[Any, Any], Tensor]  #: outputs, batch → scalar
     #: outputs, another network's outputs, batch → scalar
     distillation_loss: Callable[[Any, Any, Any], Tensor]
+    mixed: Callable[[Any], Any]  #: batch → one of mixed samples; not every task has it
 
 
 @dataclass(eq=False)

@@ -41,7 +41,8 @@ class Stage:
         epochs: its length, warm-up included.
         opens: patterns of choices that are open from here on; before, they are at their largest.
         only: patterns of open choices and the values allowed in this stage alone.
-        lr: learning rate after warm-up; it falls to zero by a cosine. The task's by default.
+        lr: learning rate after warm-up, of the layers that learn fastest; it falls to zero by a
+            cosine. The task's by default.
         warmup_epochs: epochs in which the rate rises linearly to `lr`.
         warmup_start: the share of `lr` at which it begins to rise; 1 for a constant rate.
         sampler: draws the subnets of a step; one uniform subnet by default.

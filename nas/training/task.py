@@ -8,6 +8,8 @@ three further methods of a task:
 - `outputs(batch)`: what the network predicts in training;
 - `loss(outputs, batch)`: scalar, from the labels;
 - `distillation_loss(outputs, teacher_outputs, batch)`: scalar, from another network's outputs.
+
+A task that mixes samples has `mixed(batch)`: what the teacher and all subnets of a step are given.
 """
 
 from __future__ import annotations
@@ -269,6 +271,8 @@ class SupernetTask(LightningModule):
     ) -> Iterator[Tensor | None]:
         """The loss of each subnet, which is active until the next one is asked for."""
         task, guide = self.task, None
+        if self.distillation != "none" and hasattr(task, "mixed"):
+            batch = task.mixed(batch)  # else its own step does
         if self.distillation == "in_place" and architectures[0] != self.space.largest():
             raise ValueError(
                 "distillation in place needs a sampler whose first subnet is the largest, "

@@ -19,6 +19,7 @@ from vizoo.classification.callbacks import PredictionTable
 from vizoo.classification.task import ClassificationTask, balanced_weights
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
+from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.vision.hub.create import open_model
 from vizoo.vision.hub.sharing import read_record, save_pretrained
 from vizoo.vision.hub.weights import load_weights, save_weights
@@ -113,7 +114,8 @@ def test_mixing_is_a_mean_of_both_losses(batch):
     task = _task(mixup=1.0)
     task.net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8 * 256, 2))
     torch.manual_seed(3)
-    found = task._mixed_loss(batch)
+    task.log = lambda *args, **kwargs: None
+    found = task.training_step(batch, 0)
     torch.manual_seed(3)
     share = torch.distributions.Beta(1.0, 1.0).sample()
     order = torch.randperm(4)
@@ -121,6 +123,24 @@ def test_mixing_is_a_mean_of_both_losses(batch):
     assert not torch.equal(order, torch.arange(4))
     mixed = task.net(share * x + (1 - share) * x[order])
     torch.testing.assert_close(found, F.cross_entropy(mixed, share * y + (1 - share) * y[order]))
+
+
+@pytest.mark.parametrize("distillation", ["in_place", "teacher"])
+def test_all_who_learn_and_teach_in_a_step_are_given_the_same_mixed_samples(tmp_path, distillation):
+    seen = []
+
+    class Spy(ClassificationTask):
+        def outputs(self, batch):
+            seen.append(batch)
+            return super().outputs(batch)
+
+    task = Spy("covidnet3d_tiny", {"classes": 2}, mixup=1.0)
+    teacher = task.net if distillation == "teacher" else None
+    settings = {"teacher": teacher, "recalibration_batches": 0}
+    wrapped = SupernetTask(task, SandwichSampler(1), distillation, **settings)
+    _trainer(tmp_path, limit_train_batches=1, limit_val_batches=0).fit(wrapped, _data())
+    assert len(seen) >= 3 and all(batch is seen[0] for batch in seen)
+    assert 0 <= seen[0]["share"] <= 1 and len(seen[0]["other"]) == 2
 
 
 def test_distillation_follows_the_teacher():
