@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ..common.counts import follow, on_meta
 from ..vision.hub._http import SourceError
 from ..vision.hub._huggingface import NoFileError, obtain
 from ..vision.hub.record import Source
@@ -40,7 +41,7 @@ class ImageClassifier(nn.Module):
 
     Raises:
         ValueError: timm has no such network, it takes no such settings, which must be the network's
-            own, or has fewer layers that make images smaller, or there are fewer than two classes.
+            own, does not run with so many layers `unhalved`, or there are fewer than two classes.
     """
 
     output_names = ("logits",)
@@ -75,10 +76,10 @@ class ImageClassifier(nn.Module):
             )
         except TypeError as error:
             raise ValueError(f"{backbone} of timm takes no such settings: {error}") from error
-        _keep_size(self.body, unhalved, backbone)
         config = resolve_model_data_config(self.body)
         if config["input_size"][0] != 3:
             raise ValueError(f"{backbone} takes {config['input_size'][0]} channels, not colour")
+        _keep_size(self.body, unhalved, backbone, config["input_size"])
         self.fixed_size = None
         if self.body.pretrained_cfg.get("fixed_input_size"):
             self.fixed_size = tuple(config["input_size"][1:])
@@ -179,8 +180,8 @@ def _check_settings(settings: Mapping[str, Any], name: str) -> None:
         raise ValueError(f"settings of {name}: {', '.join(foreign)}: none of the network's own")
 
 
-def _keep_size(net: nn.Module, count: int, name: str) -> None:
-    """Let the first layers of a network that make images smaller keep their size."""
+def _keep_size(net: nn.Module, count: int, name: str, shape: Sequence[int]) -> None:
+    """Let the first layers of a network that make images of `shape` smaller keep their size."""
     halving = [
         module
         for module in net.modules()
@@ -191,6 +192,14 @@ def _keep_size(net: nn.Module, count: int, name: str) -> None:
         raise ValueError(f"unhalved {count}: {name} has {len(halving)} layers that halve")
     for module in halving[:count]:
         cast("Any", module).stride = (1, 1)
+    if count:
+        try:
+            follow(on_meta(net), torch.empty(1, *shape, device="meta"))
+        except RuntimeError as error:
+            raise ValueError(
+                f"unhalved {count}: {name} then has maps that do not meet in size, as where a "
+                "block keeps it and its shortcut does not; take another number"
+            ) from error
 
 
 def unreachable(backbone: str, place: str, error: Exception) -> OSError:

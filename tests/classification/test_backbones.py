@@ -87,6 +87,8 @@ def test_it_fits_small_images(tmp_path):
         create_model("image_classifier", backbone="test_resnet", settings={"colour": 1})
     with pytest.raises(ValueError, match="unhalved 9: test_resnet has . layers that halve"):
         create_model("image_classifier", backbone="test_resnet", unhalved=9)
+    with pytest.raises(ValueError, match="unhalved 3: resnet10t then has maps that do not meet"):
+        create_model("image_classifier", **given, unhalved=3)
 
 
 @pytest.mark.parametrize(
