@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
+import importlib
 import inspect
 import math
 import secrets
@@ -51,6 +53,9 @@ _ALIKE = 4
 
 _REPETITIONS = 3
 """Calls of each runtime by which the fastest is chosen."""
+
+_CALLED = tuple(Path(__file__).parents[1] / name for name in ("vision", "vision/ops", "nas"))
+"""Folders with functions that any network's forward calls, and with what writes its file."""
 
 
 def prepared(
@@ -221,7 +226,7 @@ class Compiled(nn.Module):
         key = f"{method} {fixed}"
         if key not in self._runs:
             form = FORMATS[str(RUNTIMES[self.runtime])]
-            path = _file(self.net, key, form.suffixes[0])
+            path = _file(self.net, f"{key} {_version(self.runtime)}", form.suffixes[0])
             if not path.is_file():
                 export(_calling(self.net, method), path, to=form.name, size=_TRACED, dynamic=True)
             try:
@@ -238,7 +243,7 @@ class Fastest(nn.Module):
 
     At the first call of a size all are measured, a minute where the network has to be exported;
     what came of it is kept beside the exported files, for the processor, its threads, the network
-    and inputs of about this size, and said in a warning.
+    and inputs of about this size, and said in a warning. Where nothing can be kept PyTorch is left.
 
     Args:
         net: copied; of a supernet it is the active subnet.
@@ -248,6 +253,7 @@ class Fastest(nn.Module):
         super().__init__()
         self.net = standalone(net)
         self.forms = {name: prepared(self.net, name) for name in RUNTIMES if _usable(name)}
+        self._software = [f"{name} {_version(name)}" for name in self.forms]
         self._chosen: dict[str, str] = {}
 
     def forward(self, *inputs: Tensor) -> Any:
@@ -266,13 +272,16 @@ class Fastest(nn.Module):
         return getattr(self.forms[self._chosen[key]], method)(*inputs)
 
     def _choose(self, method: str, inputs: tuple[Tensor, ...], key: str) -> str:
-        here = f"{key} {device_name(torch.device('cpu'))} {list(self.forms)}"
-        path = _file(self.net, here, ".json")
-        if path.is_file():
-            times = read_json(path)
-        else:
+        here, usable = f"{key} {device_name(torch.device('cpu'))} {self._software}", len(self.forms)
+        path = times = None
+        with contextlib.suppress(OSError):
+            path = _file(self.net, here, ".json")
+            times = read_json(path) if path.is_file() else None
+        if times is None:
             times = self._measure(method, inputs)
-            write_json(path, times)
+            if path is not None and len(self.forms) == usable:
+                with contextlib.suppress(OSError):
+                    write_json(path, times)
         ranked = sorted(times, key=times.__getitem__)
         told = ", ".join(f"{runtime} {times[runtime]:.3g} ms" for runtime in ranked)
         shape = "x".join(map(str, inputs[0].shape))
@@ -280,9 +289,12 @@ class Fastest(nn.Module):
         return ranked[0]
 
     def _measure(self, method: str, inputs: tuple[Tensor, ...]) -> dict[str, float]:
-        """Milliseconds of each runtime that the network can be exported to."""
+        """Milliseconds of each runtime that the network can be exported to.
+
+        A runtime whose file cannot be kept is none of `forms` any more.
+        """
         calls = {}
-        for runtime, form in self.forms.items():
+        for runtime, form in list(self.forms.items()):
             calls[runtime] = partial(getattr(form, method), *inputs)
             try:
                 calls[runtime]()
@@ -290,6 +302,13 @@ class Fastest(nn.Module):
                 if runtime == "torch":
                     raise
                 del calls[runtime]
+            except OSError as error:
+                del calls[runtime], self.forms[runtime]
+                warnings.warn(
+                    f"runtime auto goes without {runtime} ({error}); set VIZOO_HOME to a folder "
+                    "that can be written",
+                    stacklevel=2,
+                )
         timings = measure_in_turns(list(calls.values()), warmup=1, repetitions=_REPETITIONS)
         return {name: timing.p10 for name, timing in zip(calls, timings, strict=True)}
 
@@ -312,7 +331,7 @@ def _calling(net: nn.Module, method: str) -> nn.Module:
 def _file(net: nn.Module, key: str, suffix: str) -> Path:
     """Where something of a network is kept; the name comes of all that it depends on."""
     kinds = {*type(net).__mro__[:-1], *(type(part) for part in net.modules())}
-    sources = sorted(map(_source, kinds))
+    sources = sorted({*map(_source, kinds), *map(_folder, _CALLED)})
     facts = (fingerprint(net), key, torch.__version__, installed_version(), *sources)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     name = getattr(net, "architecture", {}).get("name", type(net).__name__)
@@ -321,11 +340,30 @@ def _file(net: nn.Module, key: str, suffix: str) -> Path:
 
 @cache
 def _source(kind: type) -> str:
-    """The file that a class stands in; of one that was typed, what nothing is kept by."""
+    """The file that a class stands in, or of this package the folder, whose functions it calls.
+
+    Of a class that was typed it is what nothing is kept by.
+    """
     try:
-        return Path(inspect.getfile(kind)).read_text(encoding="utf-8")
+        file = Path(inspect.getfile(kind))
+        own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return _folder(file.parent) if own else file.read_text(encoding="utf-8")
     except (TypeError, OSError):
         return secrets.token_hex()
+
+
+@cache
+def _folder(path: Path) -> str:
+    """Of the sources that lie in a folder itself: a hexadecimal number."""
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _version(runtime: str) -> str:
+    return importlib.import_module(runtime).__version__
 
 
 def fingerprint(net: nn.Module) -> str:

@@ -1,10 +1,15 @@
 """Networks in other runtimes: same values, kept files, and what is refused."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from vizoo.vision import runtimes
+from vizoo.common.files import write_json
+from vizoo.stereo import disparity_fusion
+from vizoo.vision import ops, runtimes
+from vizoo.vision.hub._http import CacheError
 from vizoo.vision.runtimes import Compiled, Fastest, check_runtime, prepared
 
 
@@ -61,6 +66,20 @@ def test_other_weights_are_another_file(net):
     with torch.no_grad():
         net.conv.weight.mul_(2)
     torch.testing.assert_close(prepared(net, "openvino")(*pair), 2 * before)
+
+
+def test_what_forwards_call_and_the_runtime_are_in_the_name_of_a_file(net, tmp_path, monkeypatch):
+    assert Path(ops.__file__).parent in runtimes._CALLED
+    stereo = Path(disparity_fusion.__file__).parent
+    assert runtimes._source(disparity_fusion.DisparityFusion) == runtimes._folder(stereo)
+    names = set()
+    for text in ("x + 1", "x + 2", "x + 2"):
+        folder = tmp_path / text
+        folder.mkdir(exist_ok=True)
+        (folder / "ops.py").write_text(text)
+        monkeypatch.setattr(runtimes, "_CALLED", (folder,))
+        names.add(runtimes._file(net, "forward", ".xml"))
+    assert len(names) == 2
 
 
 def test_the_network_is_copied(net):
@@ -120,6 +139,42 @@ def test_auto_measures_once_and_says_what_it_took(net, tmp_path, monkeypatch):
     with pytest.warns(UserWarning, match="auto: torch"):
         prepared(net, "auto")(*larger)
     assert measured == ["forward"] * 3
+
+
+def test_auto_measures_again_with_another_version(net, monkeypatch):
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name == "torch")
+    pair, measured = torch.rand(2, 1, 3, 16, 16), []
+    monkeypatch.setattr(
+        Fastest, "_measure", lambda *_: measured.append(len(measured)) or {"torch": 1.0}
+    )
+    for version in ("1", "2", "2"):
+        monkeypatch.setattr(runtimes, "_version", lambda name, version=version: version)
+        with pytest.warns(UserWarning, match="runtime auto: torch"):
+            prepared(net, "auto")(*pair)
+    assert measured == [0, 1]
+
+
+@pytest.mark.parametrize("home", [None, "file"])
+def test_auto_does_without_what_it_cannot_keep(net, home, tmp_path, monkeypatch):
+    pytest.importorskip("openvino")
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name in ("torch", "openvino"))
+    monkeypatch.setattr(runtimes, "export", None)
+    if home is None:
+
+        def homeless():
+            raise CacheError("no home folder")
+
+        monkeypatch.setattr(runtimes, "cache_folder", homeless)
+    else:
+        (tmp_path / home).write_text("in the way")
+        monkeypatch.setenv("VIZOO_HOME", str(tmp_path / home))
+        monkeypatch.setattr(runtimes, "export", lambda _, path, **__: write_json(path, {}))
+    fast, pair = prepared(net, "auto"), torch.rand(2, 1, 3, 16, 16)
+    with pytest.warns(UserWarning) as warned:
+        torch.testing.assert_close(fast(*pair), net(*pair))
+    said = [str(warning.message) for warning in warned]
+    assert said[0].startswith("runtime auto goes without openvino (") and "VIZOO_HOME" in said[0]
+    assert said[1].startswith("runtime auto: torch about 1x3x16x16 (torch ")
 
 
 def test_auto_passes_over_what_a_network_cannot_be_exported_to(net, monkeypatch):

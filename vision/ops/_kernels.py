@@ -276,12 +276,17 @@ def _stream(handle: int, index: int) -> Any:
 @functools.cache
 def _load(file: str, kernel: str, architecture: str) -> Any:
     """The kernel, from disk or compiled; one for all GPUs of an architecture."""
-    path = _cache_path(file, kernel, architecture)
-    entry = _read_entry(path)
+    path: Path | None = None
+    try:
+        path = _cache_path(file, kernel, architecture)
+    except OSError as error:  # no home folder
+        _warn_unkept(error)
+    entry = None if path is None else _read_entry(path)
     if entry is None:
         compiled = _compile_kernels(file, (kernel,), architecture)
         entry = compiled.symbol_mapping[kernel].decode(), compiled.code
-        _write_entry(path, *entry)
+        if path is not None:
+            _write_entry(path, *entry)
     name, code = entry
     try:
         with _loading():
@@ -337,7 +342,11 @@ def _write_entry(path: Path, name: str, code: bytes) -> None:
     try:
         write_bytes(path, hashlib.sha256(payload).digest() + payload)
     except OSError as error:
-        _warn_once(f"compiled kernels cannot be kept ({error}); set VIZOO_HOME to another folder")
+        _warn_unkept(error)
+
+
+def _warn_unkept(error: OSError) -> None:
+    _warn_once(f"compiled kernels cannot be kept ({error}); set VIZOO_HOME to another folder")
 
 
 def _warn_once(message: str) -> None:

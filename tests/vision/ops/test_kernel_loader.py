@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from kernel_emulator import HEADER, compiler
 
+from vizoo.vision.hub._http import CacheError
 from vizoo.vision.ops import _kernels
 from vizoo.vision.ops._kernels import KERNELS
 
@@ -100,6 +102,22 @@ def test_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     with pytest.warns(UserWarning, match="cannot be kept .*VIZOO_HOME"):
         _kernels._write_entry(tmp_path / "file" / "entry.bin", "k", b"code")
+
+
+def test_without_a_home_folder_kernels_are_compiled_unkept(monkeypatch):
+    def homeless(*_):
+        raise CacheError("no home folder")
+
+    code = SimpleNamespace(symbol_mapping={"k": b"_Z1k"}, code=b"code")
+    kernel = SimpleNamespace(get_kernel=lambda name: f"kernel {name}")
+    core = SimpleNamespace(ObjectCode=SimpleNamespace(from_cubin=lambda code: kernel))
+    monkeypatch.setattr(_kernels, "_WARNED", set())
+    monkeypatch.setattr(_kernels, "_cache_path", homeless)
+    monkeypatch.setattr(_kernels, "_compile_kernels", lambda *_: code)
+    monkeypatch.setattr(_kernels, "_core", lambda: core)
+    monkeypatch.setattr(_kernels, "_loading", contextlib.nullcontext)
+    with pytest.warns(UserWarning, match="cannot be kept .no home folder.; set VIZOO_HOME"):
+        assert _kernels._load.__wrapped__("file", "k", "sm_90") == "kernel _Z1k"
 
 
 def test_name_of_an_entry_says_what_it_was_made_from(tmp_path, monkeypatch):
