@@ -44,6 +44,7 @@ _CAMERA_MODELS = (
     ("THIN_PRISM_FISHEYE", 12),
 )
 _COUNTS = dict(_CAMERA_MODELS)
+_KINDS = ("cameras", "images", "points3D")
 
 
 class Camera(NamedTuple):
@@ -101,7 +102,7 @@ def read_model(folder: str | os.PathLike) -> Model:
     """
     folder = Path(folder)
     suffix = ".bin" if (folder / "cameras.bin").is_file() else ".txt"
-    paths = {kind: folder / f"{kind}{suffix}" for kind in ("cameras", "images", "points3D")}
+    paths = {kind: folder / f"{kind}{suffix}" for kind in _KINDS}
     for kind in ("cameras", "images"):
         if not paths[kind].is_file():
             raise FileNotFoundError(f"{paths[kind]}: no such file of a COLMAP model")
@@ -299,6 +300,8 @@ def write_model(
 ) -> None:
     """Write ``cameras``, PINHOLE, ``images`` and ``points3D``, each atomically.
 
+    A model of the other form in that folder goes, as readers would take one of the two.
+
     Names of photographs are relative to the images' folder; points and their colours (N, 3), uint8,
     go with tracks, which are for each view the indices of the points that it sees.
 
@@ -326,6 +329,8 @@ def write_model(
     rows = list(zip(numbers, places, colours.tolist(), members, strict=True))
     write = _write_binary if binary else _write_text
     write(folder, cameras, images, rows)
+    for kind in _KINDS:
+        (folder / f"{kind}{'.txt' if binary else '.bin'}").unlink(missing_ok=True)
 
 
 def _quaternion_of(rotation: Tensor) -> tuple[float, ...]:

@@ -1,5 +1,8 @@
 """A scene: photographs of one thing with their cameras, whatever the layout on disk.
 
+Cameras are of the pixels as they are stored, as COLMAP takes them: an orientation that a
+photograph's EXIF data name is not applied.
+
 A sample, made of a reference view and its sources, is a dictionary:
 
 ===============  ==========================================================================
@@ -23,11 +26,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
 from ...common.files import few
-from ...vision.io.images import read_image, read_pixels, to_bytes
+from ...vision.io.images import image_size, read_image, read_pixels, to_bytes
 from ...vision.io.pfm import read_pfm
 from ..cache import Kept, SampleCache, source_name
 from .cameras import (
@@ -132,17 +134,12 @@ class Scene(Kept):
     def size(self, index: int) -> tuple[int, int]:
         """Return (height, width) of a view's photograph, by its header alone."""
         image = self.views[index].image
-        if isinstance(image, Tensor):
-            return image.shape[1], image.shape[2]
-        try:
-            with Image.open(image) as header:
-                turned = header.getexif().get(0x0112, 1) >= 5
-                return header.size if turned else header.size[::-1]
-        except FileNotFoundError:
-            raise FileNotFoundError(f"{image}: no such file") from None
-        except Exception:  # Pillow does not know the kind, or the header is damaged
-            height, width = read_image(image).shape[1:]
-            return height, width
+        if not isinstance(image, Tensor):
+            try:
+                return image_size(image)
+            except ValueError:  # not of a common kind, or there is none
+                image = self._read(index)["image"]
+        return image.shape[1], image.shape[2]
 
     def image(self, index: int) -> Tensor:
         """Read a photograph: (3, H, W) float32 in [0, 1], RGB.
@@ -163,10 +160,10 @@ class Scene(Kept):
         return image
 
     def _source(self, index: int) -> str:
-        return source_name([cast("str", self.views[index].image)], "image")
+        return source_name([cast("str", self.views[index].image)], "image", "as stored")
 
     def _read(self, index: int) -> dict[str, Tensor]:
-        return {"image": read_image(cast("str", self.views[index].image))}
+        return {"image": read_image(cast("str", self.views[index].image), upright=False)}
 
     @property
     def has_truth(self) -> bool:
@@ -391,7 +388,7 @@ def read_depth(path: str) -> np.ndarray:
 
 def read_mask(path: str) -> np.ndarray:
     """Read where a mask is not black, (H, W) bool."""
-    mask = read_pixels(path)
+    mask = read_pixels(path, upright=False)
     return (mask if mask.ndim == 2 else mask.max(axis=2)) > 0
 
 

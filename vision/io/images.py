@@ -1,14 +1,15 @@
 """Reading and writing images.
 
 Pillow decodes, because it refuses a file that is cut short (OpenCV versions differ: some return the
-lower part in grey). OpenCV reads what Pillow would reduce to 8 bits: 16-bit colour PNG, TIFF
-and PPM.
+lower part in grey). OpenCV reads what Pillow would reduce to 8 bits: 16-bit colour PNG and
+TIFF, PGM and PPM.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
@@ -30,6 +31,7 @@ __all__ = [
     "read_image",
     "read_pixels",
     "to_bytes",
+    "to_float",
     "write_image",
 ]
 
@@ -43,6 +45,8 @@ _FILTERS = threading.Lock()
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
+_PPM = (b"P2", b"P3", b"P5", b"P6")  # grey and colours, in text and binary
+_HEADER = 4096  # bytes of a PPM in which its header ends, comments and all
 _DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixels than this allows
 _PNG_LEVEL = 4  # takes half the time of Pillow's own 6, for files a few percent larger
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
@@ -50,14 +54,16 @@ _COMMON = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "PPM")
 _SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 
 
-def read_image(path: str | os.PathLike) -> Tensor:
+def read_image(path: str | os.PathLike, upright: bool = True) -> Tensor:
     """Read an image of any common kind as RGB.
 
-    8 and 16 bits, grey, grey with alpha, RGB, RGBA and palette images are read; alpha is dropped,
-    grey is repeated, and the orientation that a camera noted (EXIF) is applied.
+    8 and 16 bits, grey, grey with alpha, RGB, RGBA and palette images are read; alpha is dropped
+    and grey is repeated.
 
     Args:
         path: the file: PNG, JPEG, TIFF, PPM, WebP, BMP, ...
+        upright: whether the orientation that a camera noted (EXIF) is applied; without it pixels
+            lie as they are stored.
 
     Returns:
         (3, H, W) float32 in [0, 1], RGB.
@@ -66,12 +72,8 @@ def read_image(path: str | os.PathLike) -> Tensor:
         FileNotFoundError: there is no such file.
         ValueError: the file is not an image, is damaged, is cut short or holds float values.
     """
-    pixels = read_pixels(path)
-    if pixels.ndim == 2:
-        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
-    scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
-    return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
+    pixels = read_pixels(path, upright)
+    return to_float(np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels)
 
 
 def as_image(image: ImageLike, which: str = "image") -> Tensor:
@@ -103,7 +105,7 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
 
 
 def image_size(path: str | os.PathLike) -> tuple[int, int]:
-    """Return the height and width that the header of an image names; nothing is decoded.
+    """Return the height and width of the stored pixels, by the header; nothing is decoded.
 
     Only common kinds are looked at: of an image from anywhere, that is to be done first.
 
@@ -115,15 +117,22 @@ def image_size(path: str | os.PathLike) -> tuple[int, int]:
         with _FILTERS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_COMMON) as image:
-                return image.height, image.width
+                turned = isinstance(image, TiffImageFile) and _orientation(image) in (5, 6, 7, 8)
+                return image.size if turned else image.size[::-1]
     except Image.DecompressionBombError as error:
         raise ValueError(f"{path}: too many pixels") from error
     except Exception as error:  # a header, too, is damaged in many ways
         raise ValueError(f"{path}: not an image of a common kind ({', '.join(_COMMON)})") from error
 
 
-def read_pixels(path: str | os.PathLike) -> np.ndarray:
+def read_pixels(path: str | os.PathLike, upright: bool = True) -> np.ndarray:
     """Read an image's stored numbers, without alpha.
+
+    Those of a PGM or PPM whose greatest is neither 255 nor 65535 are scaled to the next of these.
+
+    Args:
+        path: the file.
+        upright: as in ``read_image``.
 
     Returns:
         uint8 or uint16 array: (H, W) for a grey image, (H, W, 3) RGB for others.
@@ -143,12 +152,19 @@ def read_pixels(path: str | os.PathLike) -> np.ndarray:
     if data.startswith(_PNG):
         _check_png(data, path)
     try:
-        return _decode(data, path)
+        return _decode(data, upright)
     except UnidentifiedImageError as error:
         raise ValueError(f"{path}: not an image (no known format)") from error
     except Exception as error:  # a decoder meets damage in many ways: SyntaxError, zlib.error, ...
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged or unsupported image: {reason}") from error
+
+
+def to_float(pixels: np.ndarray) -> Tensor:
+    """Return a uint8 or uint16 array (H, W, 3) as a float32 tensor (3, H, W) in [0, 1]."""
+    scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
+    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+    return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
 
 
 def to_bytes(image: Tensor) -> np.ndarray:
@@ -207,7 +223,7 @@ def _check_png(data: bytes, path: Path) -> None:
         )
 
 
-def _decode(data: bytes, path: Path) -> np.ndarray:
+def _decode(data: bytes, upright: bool) -> np.ndarray:
     try:
         # Pillow's size warning: the limit here is our own. Filters are the whole process's, and
         # threads that change them at a time would leave those of one behind.
@@ -216,28 +232,53 @@ def _decode(data: bytes, path: Path) -> np.ndarray:
             image = Image.open(io.BytesIO(data))
         if image.width * image.height > _PIXEL_LIMIT:
             raise ValueError(f"{image.width}x{image.height} pixels are too many")
+        orientation = _orientation(image)
         image.load()
     except UnidentifiedImageError:
         if data.startswith(_TIFF):
             return _decode_deep(data)
         raise
     if _reduced(data, image):
-        return _decode_deep(data)
-    if image.mode.startswith("I;16"):
-        return np.asarray(image).astype(np.uint16)
-    if image.mode in ("I", "F"):
+        pixels = _decode_deep(data)
+    elif image.mode.startswith("I;16"):
+        pixels = np.asarray(image).astype(np.uint16)
+    elif image.mode in ("I", "F"):
         raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
-    upright = ImageOps.exif_transpose(image)
-    return np.array(upright.convert("L" if upright.mode in ("1", "L", "LA", "La") else "RGB"))
+    else:
+        pixels = np.array(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
+    if isinstance(image, TiffImageFile):  # Pillow and OpenCV have turned it
+        return pixels if upright else _turned(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+    return _turned(pixels, orientation) if upright else pixels
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; of a TIFF it is gone once the image is loaded."""
+    return image.getexif().get(0x0112, 1)
+
+
+def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:
+    """Pixels (H, W, ...) turned upright by their EXIF orientation."""
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.swapaxes(0, 1)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return np.ascontiguousarray(pixels)
 
 
 def _reduced(data: bytes, image: Image.Image) -> bool:
-    """Say whether Pillow reduces this image's 16 bits to 8."""
+    """Say whether Pillow reduces this image's 16 bits to 8, or takes them for 32."""
     if data.startswith(_PNG):
         return data[24] == 16
     if isinstance(image, TiffImageFile) and not image.mode.startswith("I;16"):
         return 16 in image.tag_v2.get(258, ())  # BitsPerSample
-    return data.startswith(b"P6")  # colour PPM, whose depth Pillow does not tell
+    return data.startswith(_PPM) and _ppm_maximum(data) > 255
+
+
+def _ppm_maximum(data: bytes) -> int:
+    """The value of white in a PGM or PPM, which its header names last, after width and height."""
+    return int(re.sub(rb"#[^\n]*", b"", data[:_HEADER]).split(None, 4)[3])
 
 
 def _decode_deep(data: bytes) -> np.ndarray:
@@ -249,4 +290,6 @@ def _decode_deep(data: bytes) -> np.ndarray:
         raise ValueError("cannot be decoded")
     if pixels.dtype not in (np.uint8, np.uint16):
         raise ValueError(f"{pixels.dtype} values; an image has 8 or 16 bits a channel")
+    if data.startswith(_PPM) and (most := _ppm_maximum(data)) < 65535:
+        pixels = np.rint(pixels * (65535 / most)).clip(max=65535).astype(np.uint16)
     return pixels if pixels.ndim == 2 else np.ascontiguousarray(pixels[:, :, 2::-1])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.mvs import open_scene, write_scene
@@ -134,6 +137,31 @@ def test_principal_points_are_half_a_pixel_apart(tmp_path, scene):
     path = write_scene(scene, tmp_path, "colmap")
     words = (path / "sparse/cameras.txt").read_text().splitlines()[1].split()
     assert float(words[6]) == pytest.approx(scene.views[0].intrinsics[0, 2].item() + 0.5)
+
+
+def test_photographs_lie_as_they_are_stored(tmp_path, scene):
+    """COLMAP does not look at the orientation that a camera notes: its cameras are of these."""
+    path = write_scene(scene, tmp_path, "colmap", lossless=True)
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    for file in (path / "images").iterdir():
+        Image.open(file).save(file, exif=exif)
+    turned = open_scene(path)
+    assert turned.size(0) == (48, 64)
+    assert (turned.image(0) - scene.image(0)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("first", ["colmap", "colmap_binary"])
+def test_the_model_written_last_is_read(tmp_path, scene, first):
+    last = {"colmap": "colmap_binary", "colmap_binary": "colmap"}[first]
+    write_scene(scene, tmp_path, first)
+    views = [replace(view, intrinsics=view.intrinsics * 1.0) for view in scene.views]
+    for view in views:
+        view.intrinsics[0, 0] += 5
+    changed = replace(scene, views=views)
+    again = open_scene(write_scene(changed, tmp_path, last))
+    assert again.views[0].intrinsics[0, 0] == pytest.approx(views[0].intrinsics[0, 0].item())
+    assert len({file.suffix for file in (tmp_path / "sparse").iterdir()}) == 1
 
 
 class TestETH3D:

@@ -4,6 +4,7 @@ import io
 import random
 import time
 import warnings
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 
 import cv2
@@ -50,11 +51,58 @@ def test_16_bits_are_kept(tmp_path, channels, suffix):
     assert read_image(tmp_path / f"a{suffix}").max() <= 1
 
 
-def test_orientation_is_applied(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    Image.fromarray(RGB).save(tmp_path / "a.png", exif=exif)
-    assert read_image(tmp_path / "a.png").shape == (3, 17, 12)
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["8.png", "8.tiff", "16.png", "16.tiff", "rgb16.png"])
+def test_orientation_is_applied(tmp_path, kind, orientation):
+    """To images of 16 bits too, and to none whose stored pixels are asked for."""
+    path, exif = tmp_path / kind, Image.Exif()
+    exif[0x0112] = orientation
+    stored = {"8": RGB, "16": DEEP[:, :, 0], "rgb16": DEEP[:, :, :3]}[path.stem]
+    if path.stem == "rgb16":  # which Pillow does not write
+        data = cv2.imencode(".png", stored)[1].tobytes()
+        tag = exif.tobytes().removeprefix(b"Exif\0\0")
+        chunk = (
+            len(tag).to_bytes(4, "big")
+            + b"eXIf"
+            + tag
+            + zlib.crc32(b"eXIf" + tag).to_bytes(4, "big")
+        )
+        path.write_bytes(data[:33] + chunk + data[33:])
+        stored = stored[:, :, ::-1]
+    else:
+        Image.fromarray(stored).save(path, exif=exif)
+    turned = {
+        1: stored,
+        2: stored[:, ::-1],
+        3: np.rot90(stored, 2),
+        4: stored[::-1],
+        5: np.swapaxes(stored, 0, 1),
+        6: np.rot90(stored, -1),
+        7: np.rot90(np.swapaxes(stored, 0, 1), 2),
+        8: np.rot90(stored),
+    }[orientation]
+    np.testing.assert_array_equal(read_pixels(path), turned)
+    np.testing.assert_array_equal(read_pixels(path, upright=False), stored)
+    assert read_image(path).shape == (3, *turned.shape[:2])
+    assert read_image(path, upright=False).shape == (3, 12, 17)
+    assert image_size(path) == (12, 17)
+
+
+@pytest.mark.parametrize("most", [100, 255, 256, 4095, 65535])
+@pytest.mark.parametrize("magic", ["P2", "P3", "P5", "P6"])
+def test_white_of_netpbm_is_what_its_header_says(tmp_path, magic, most):
+    values = np.linspace(0, most, 24).round().astype(np.uint16).reshape(4, 6)
+    values = values if magic in ("P2", "P5") else np.stack([values] * 3, axis=-1)
+    if magic in ("P2", "P3"):
+        body = " ".join(map(str, values.ravel())).encode() + b"\n"
+    else:
+        body = values.astype(">u2" if most > 255 else np.uint8).tobytes()
+    path = tmp_path / "a.pgm"
+    path.write_bytes(f"{magic} # a camera's\n# 9 9 9\n6 4\n{most}\n".encode() + body)
+    whole = np.iinfo(np.uint8 if most <= 255 else np.uint16)
+    pixels = read_pixels(path)
+    assert pixels.dtype == whole.dtype and np.abs(pixels - values * (whole.max / most)).max() < 1
+    assert read_image(path).max() == 1
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "BMP", "WEBP"])
