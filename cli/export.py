@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from ._work import add_size, check_least, parse_size
 
 if TYPE_CHECKING:
     from ..vision.export import Exported
+    from ..vision.int8 import Quantized
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
     form = find_format(args.to)
     form.check(args.out, args.opset, args.precision)
     check_int8(args, args.precision)
+    if args.precision == "int8" and args.batch > 1:
+        raise ValueError(f"--batch {args.batch}: int8 is calibrated by single pairs; leave it out")
     if form.portable and args.device is not None:
         raise ValueError(f"--device {args.device}: {form.name} files run anywhere; leave it out")
     device = choose_device(args.device or "cpu")
@@ -118,9 +122,15 @@ def _report(exported: Exported) -> dict[str, Any]:
             }
             for check in exported.checks
         ],
-        **({} if exported.quantized is None else {"int8": asdict(exported.quantized)}),
+        **({} if exported.quantized is None else {"int8": _quantized(exported.quantized)}),
         "seconds": round(exported.seconds, 1),
     }
+
+
+def _quantized(int8: Quantized) -> dict[str, Any]:
+    """As it is written: None for a loss that is not finite, which JSON has no number for."""
+    parts = {part: x if math.isfinite(x) else None for part, x in int8.parts.items()}
+    return {**asdict(int8), "parts": parts}
 
 
 def _lines(report: dict[str, Any]) -> str:
@@ -161,7 +171,8 @@ def _cost(int8: dict[str, Any]) -> list[str]:
     lines = [f"int8, mean error over {int8['samples']} samples:"]
     for part, loss in int8["parts"].items():
         stays = "  stays in float" if part in int8["float_parts"] else ""
-        lines.append(f"  {part:<20} alone {loss:+.3f}{stays}")
+        cost = "makes numbers that are none" if loss is None else f"{loss:+.3f}"
+        lines.append(f"  {part:<20} alone {cost}{stays}")
     if int8["error"] is None:
         lines.append(f"  together {int8['loss']:.3f} from float32")
     else:

@@ -6,6 +6,7 @@ correlation, cost volumes, soft-argmin, warps and upsampling lose too much.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Collection, Sequence
@@ -37,7 +38,8 @@ class Quantized:
 
     error: float | None  #: against the truth in float32; None without truth
     loss: float  #: by how much that grows in int8; without truth the difference from float32
-    parts: dict[str, float]  #: the loss where one part alone is in int8
+    #: the loss where one part alone is in int8; not finite where its outputs are not
+    parts: dict[str, float]
     float_parts: tuple[str, ...]  #: parts that stay in float, the most sensitive first
     samples: int  #: by which the loss was measured
 
@@ -84,7 +86,9 @@ def quantize(
         for part in parts:
             alone[part] = loss([other for other in parts if other != part])
             progress(f"{part} in int8 costs {alone[part]:.3g}")
-        sensitive = sorted(parts, key=alone.__getitem__, reverse=True)
+        # What makes numbers that are none is the most sensitive.
+        worst = {part: math.inf if math.isnan(cost) else cost for part, cost in alone.items()}
+        sensitive = sorted(parts, key=worst.__getitem__, reverse=True)
         for count in range(len(parts)):
             together = loss(sensitive[:count])
             left = ", ".join(sensitive[:count])
@@ -122,9 +126,10 @@ class _Scale:
         return [run(sample.inputs)[0] for sample in self.samples]
 
     def _mean(self, outputs: Sequence[Tensor]) -> float:
+        """The mean error where it is known what is wanted; not finite where an output is not."""
         pairs = zip(outputs, self._wanted, strict=True)
-        errors = torch.cat([(mine - wanted).abs().flatten() for mine, wanted in pairs])
-        return float(errors[errors.isfinite()].double().mean())
+        errors = torch.cat([(mine - wanted)[wanted.isfinite()].abs() for mine, wanted in pairs])
+        return float(errors.double().mean())
 
 
 def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str]]) -> None:
@@ -141,7 +146,8 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
                 given, fixed = ("x".join(map(str, each)) for each in (x.shape, shape))
                 raise ValueError(
                     f"calibration sample {number} is {given}, and the file takes {fixed} alone: "
-                    "export with that size, or dynamic"
+                    "export with that size, or dynamic, and give samples of as many images as "
+                    "`batch`"
                 )
 
 

@@ -1,10 +1,13 @@
 """`vizoo export`: what it prints and what it refuses."""
 
 import json
+import math
 
 import pytest
 
 from vizoo.__main__ import main
+from vizoo.cli import export
+from vizoo.vision.int8 import Quantized
 
 SMALL = ["--size", "64x64"]
 
@@ -57,6 +60,11 @@ def test_json(capsys, tmp_path):
             "--calibrate and --max-loss are for --precision int8",
         ),
         (
+            [*("fadnet_plus_micro", "--to", "onnx", "--out", "n.onnx"), "--precision", "int8"]
+            + ["--batch", "2"],
+            "--batch 2: int8 is calibrated by single pairs",
+        ),
+        (
             ["mbnet", "--to", "onnx", "--out", "n.onnx", "--precision", "int8"],
             "int8 is for stereo networks here",
         ),
@@ -74,6 +82,13 @@ def test_the_source_is_not_overwritten(capsys, tmp_path):
     path.write_bytes(b"weights")
     assert main(["export", str(path), "--to", "torchscript", "--out", str(path)]) == 2
     assert "is the model itself" in capsys.readouterr().err and path.read_bytes() == b"weights"
+
+
+def test_a_part_that_makes_numbers_that_are_none_is_json_and_told():
+    found = Quantized(None, 0.1, {"first": math.nan, "last": 0.1}, ("first",), 2)
+    report = export._quantized(found)
+    assert json.loads(json.dumps(report, allow_nan=False))["parts"] == {"first": None, "last": 0.1}
+    assert "first                alone makes numbers that are none" in export._cost(report)[1]
 
 
 @pytest.mark.slow

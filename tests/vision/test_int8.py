@@ -1,5 +1,6 @@
 """Eight bits: which parts stay in float, what is refused, and files that run."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,27 @@ def test_truth_is_what_counts_where_there_is_any(file):
     found = quantize(Fake(), file, samples(truth=truth), 1.0)
     assert found.error == pytest.approx(1.1 / 3) and found.samples == 2
     assert found.parts["encoder"] == pytest.approx((0.55 + 0.45 + 0.15 - 1.1) / 3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("truth", [None, torch.ones(1, 1, 2, 2)])
+def test_a_part_whose_outputs_are_no_numbers_stays_in_float(file, value, truth):
+    class Broken(Fake):
+        def read(self, file, dtype):
+            run, facts = super().read(file, dtype)
+
+            def spoilt(inputs):
+                (output,) = run(inputs)
+                if (text := Path(file).read_text()) != "float" and "encoder" not in text:
+                    output[..., 0, 0] = value
+                return [output]
+
+            return spoilt, facts
+
+    found = quantize(Broken(), file, samples(truth=truth), 0.8)
+    assert found.float_parts == ("encoder",) and found.loss == pytest.approx(0.7)
+    assert not math.isfinite(found.parts["encoder"])
+    assert found.parts["volume"] == pytest.approx(0.5)
 
 
 def test_too_much_loss_is_refused_and_leaves_the_file(file):
