@@ -14,6 +14,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -180,6 +181,8 @@ class CTResult:
     ) -> list[Path]:
         """Write what was found and, where the map was asked for, the map and its pictures.
 
+        Those of an earlier result of this name that are not written again are deleted.
+
         Args:
             folder: made if it is missing.
             name: first part of the file names: ``<name>.json``, ``<name>_montage.png``,
@@ -195,10 +198,22 @@ class CTResult:
             ImportError: nibabel is not installed.
         """
         folder = Path(folder)
+        slices = folder / f"{name}{_SLICES}"
+        before: set[Path] = set()
+        if is_result(slices):
+            names = f"{name}{_MONTAGE}", f"{name}{_MAP}"
+            before = {*(folder / part for part in names), *slices.glob("[0-9]*.png")}
         written = [write_json(folder / f"{name}.json", {**self.summary(), **(facts or {})})]
-        if self.heat is None:
-            return written
+        if self.heat is not None:
+            written += self._save_map(folder, name, montage)
+        for old in before - set(written):
+            old.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or not empty
+            slices.rmdir()
+        return written
 
+    def _save_map(self, folder: Path, name: str, montage: int) -> list[Path]:
+        written = []
         order = np.argsort(-self.probabilities)
         shares = ", ".join(f"{self.classes[at]} {self.probabilities[at]:.3f}" for at in order)
         title = f"{name}: {shares}"
@@ -210,8 +225,6 @@ class CTResult:
         draw(folder / f"{name}{_MONTAGE}", self.highest(montage), _SIDES[_MONTAGE])
         for place in self.slices:
             draw(folder / f"{name}{_SLICES}" / f"{place + 1:04d}.png", [place], _SIDES[_SLICES])
-        for old in set((folder / f"{name}{_SLICES}").glob("[0-9]*.png")) - set(written):
-            old.unlink()  # of a run with another preset
         if self.volume.ends:
             written.append(folder / f"{name}{_MAP}")
             note = self.caution or NOTICE

@@ -103,14 +103,19 @@ class ImageResult:
     ) -> list[Path]:
         """Write ``<name>.json``, `facts` in it, and ``<name>_overlay.png``, where there is a map.
 
+        Without one, the overlay of an earlier result of this name is deleted.
+
         Returns:
             The files written, in a folder that is made if it is missing.
         """
         summary = {**self.summary(), **(facts or {})}
-        files = [write_json(Path(folder) / f"{name}.json", summary)]
+        path, overlay = (Path(folder) / f"{name}{end}" for end in (".json", "_overlay.png"))
+        if self.heat is None and path.exists():
+            overlay.unlink(missing_ok=True)
+        files = [write_json(path, summary)]
         if self.heat is not None:
-            files.append(Path(folder) / f"{name}_overlay.png")
-            write_image(files[-1], self.overlay(name))
+            files.append(overlay)
+            write_image(overlay, self.overlay(name))
         return files
 
 

@@ -110,7 +110,8 @@ def test_scans_of_any_kind(tmp_path, kind):
     assert result.probabilities.sum() == pytest.approx(1)
     assert result.slices == [0, 2, 4, 7, 9, 11]
     (tmp_path / "out/scan_slices").mkdir(parents=True)
-    (tmp_path / "out/scan_slices/0002.png").touch()
+    for before in ("scan.json", "scan_slices/0002.png"):
+        (tmp_path / "out" / before).touch()
     files = result.save(tmp_path / "out", "scan", montage=4)
     assert {file for file in (tmp_path / "out").rglob("*") if file.is_file()} == set(files)
     names = {str(file.relative_to(tmp_path / "out")) for file in files}
@@ -129,6 +130,17 @@ def test_scans_of_any_kind(tmp_path, kind):
     )
     assert (said["spacing_mm"] is None) == (kind == "png")
     assert said["slices_from_the_feet"] == [1, 3, 5, 8, 10, 12]
+    without = dataclasses.replace(result, heat=None).save(tmp_path / "out", "scan")
+    assert list((tmp_path / "out").iterdir()) == without == [tmp_path / "out/scan.json"]
+
+
+def test_what_is_no_earlier_result_stays(tmp_path):
+    result = CTPredictor(Bright())(CTVolume(chest((6, 10, 15)), AFFINE), method=None)
+    own = tmp_path / "scan_slices/0001.png"  # of a scan that is called so
+    own.parent.mkdir()
+    own.touch()
+    result.save(tmp_path, "scan")
+    assert own.exists()
 
 
 def test_the_montage_holds_the_highest_slices():

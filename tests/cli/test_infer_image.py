@@ -257,6 +257,13 @@ def test_the_map_lies_on_what_was_seen():
         ImagePredictor(Red(), device="cpu")(image).overlay()
 
 
+def test_the_overlay_of_an_earlier_result_goes(tmp_path):
+    for method in ("cam", None):
+        result = ImagePredictor(Red(), device="cpu")(torch.rand(3, 16, 16), method=method)
+        files = result.save(tmp_path, "a")
+        assert set(files) == set(tmp_path.iterdir()) and len(files) == (2 if method else 1)
+
+
 def test_no_images_have_no_results():
     assert ImagePredictor(Red(), device="cpu").many([]) == []
 
