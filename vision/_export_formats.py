@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..common.extras import from_extra, installs
 from ..common.progress import quiet
@@ -282,9 +283,34 @@ def _read_torchscript(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, A
     return lambda inputs: module(*inputs), json.loads(extra[_EXTRA])
 
 
+def _pool_whole(
+    x: Tensor,
+    kernel: list[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """`avg_pool2d` whose last windows reach beyond the image, by sums of whole windows."""
+    apart = list(stride or kernel) == list(kernel) and not any(padding)
+    if not (ceil_mode and apart) or count_include_pad or divisor_override is not None:
+        return NotImplemented
+    sizes = x.shape[-2:]
+    right, bottom = -sizes[1] % kernel[1], -sizes[0] % kernel[0]
+    sums = F.avg_pool2d(F.pad(x, (0, right, 0, bottom)), kernel, divisor_override=1)
+    rows, columns = (
+        (size - side * torch.arange(count, device=x.device)).clamp(max=side)
+        for size, side, count in zip(sizes, kernel, sums.shape[-2:], strict=True)
+    )
+    return sums / (rows[:, None] * columns)
+
+
 def _write_compiled(job: Job, file: Path) -> None:
+    # Inductor would fix whether there is such a window by the size that was traced.
+    pools = {torch.ops.aten.avg_pool2d.default: _pool_whole}
     torch._inductor.aoti_compile_and_package(
-        _program(job),
+        _program(job).run_decompositions(pools),
         package_path=os.fspath(file),
         inductor_configs={
             "aot_inductor.metadata": {_KEY: job.text},

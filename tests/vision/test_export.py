@@ -111,6 +111,21 @@ def test_images_larger_than_the_network(tmp_path, to, dynamic):
     assert exported.bytes < 100_000
 
 
+class Pooled(nn.Module):
+    """Its last windows reach beyond images whose sizes are no multiples of four."""
+
+    def forward(self, image):
+        return nn.functional.avg_pool2d(image, 4, ceil_mode=True, count_include_pad=False)
+
+
+@pytest.mark.slow
+def test_compiled_windows_beyond_the_image(tmp_path):
+    """`export` compares at the size that was traced and at one that is no multiple."""
+    path = tmp_path / "pooled.pt2"
+    exported = export(Pooled(), path, to="aot-inductor", size=(48, 64), dynamic=True)
+    assert len(exported.checks) == 2
+
+
 @pytest.mark.slow
 def test_compiled(tmp_path):
     exported = export(Sum(), tmp_path / "sum.pt2", to="aot-inductor", size=(12, 20), dynamic=True)
