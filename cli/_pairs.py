@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, sides_in
+from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, side_folders, sides_in
 from ._work import unique_names
 
 
@@ -173,15 +173,12 @@ def _find_folders(text: str) -> list[Pair]:
             f"{text}: RIGHT is missing, and alone this is no folder of pairs; name the left and "
             "the right image, a folder, or --list FILE"
         )
-    for left, right in SIDES:
-        if (root / left).is_dir() and (root / right).is_dir():
-            pairs, calibration = find_pairs(str(root / left), str(root / right)), _calibration(root)
-            return [
-                replace(
-                    pair, calibration=calibration or _calibration(root / "calib", pair.left.stem)
-                )
-                for pair in pairs
-            ]
+    if (sides := side_folders(root)) is not None:
+        pairs, calibration = find_pairs(*map(str, sides)), _calibration(root)
+        return [
+            replace(pair, calibration=calibration or _calibration(root / "calib", pair.left.stem))
+            for pair in pairs
+        ]
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
     pairs = [pair for folder in folders if (pair := _pair_of(folder))]
     if not pairs:

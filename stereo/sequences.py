@@ -21,7 +21,7 @@ import numpy as np
 
 from ..datasets.files import by_numbers
 from ..vision.io.images import SUFFIXES, read_image, to_bytes
-from ..vision.io.pairing import SIDES, doubtful_pairing, images_in
+from ..vision.io.pairing import SIDES, doubtful_pairing, images_in, side_folders
 from .bags import is_bag, open_bag
 from .captures import LAYOUTS, open_captures, without_secrets
 
@@ -168,8 +168,7 @@ def _transformed(frames: Iterator[StereoFrame], change: _Transform) -> Iterator[
 def _folders(words: list[str]) -> StereoSequence:
     root = Path(words[0])
     if len(words) == 1:
-        inside = [(root / left, root / right) for left, right in SIDES]
-        both = next((pair for pair in inside if all(folder.is_dir() for folder in pair)), None)
+        both = side_folders(root)
         if both is None:
             known = ", ".join(f"{left} and {right}" for left, right in SIDES)
             raise FileNotFoundError(

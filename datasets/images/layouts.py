@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...vision.io.images import SUFFIXES
+from ...vision.io.pairing import files_below
 from ..files import check_choice, check_files, expand_path
 from .dataset import ImageDataset, ImageRecord
 from .preparation import ImagePreset
@@ -61,7 +62,7 @@ class ImageFolders(ImageDataset):
             raise ValueError(f"images at {where}: {len(names)} folders; want one for each class")
         records = []
         for label, name in enumerate(names):
-            files = _images_in(where / name)
+            files = files_below(where / name, SUFFIXES)
             if not files:
                 raise FileNotFoundError(f"images at {where}: no image in {where / name}")
             for file in files:
@@ -119,12 +120,6 @@ class ListedImages(ImageDataset):
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
         records = _part_of(records, part, shares, folds, fold, seed)
         super().__init__(records, names, preset, str(listed))
-
-
-def _images_in(root: Path) -> list[Path]:
-    """The images in a folder and below it, sorted; hidden ones are left out."""
-    inner = sorted(p.relative_to(root) for p in root.rglob("*") if p.suffix.lower() in SUFFIXES)
-    return [root / path for path in inner if not any(part[0] == "." for part in path.parts)]
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:

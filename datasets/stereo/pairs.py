@@ -20,7 +20,15 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ...vision.io.pairing import SIDES, doubtful_pairing, read_columns, sides_in
+from ...vision.io.pairing import (
+    SIDES,
+    doubtful_pairing,
+    files_in,
+    images_in,
+    read_columns,
+    side_folders,
+    sides_in,
+)
 from ..files import check_files, expand_path
 from .base import StereoDataset, StereoRecord
 
@@ -147,18 +155,20 @@ class PairFolders(StereoDataset):
     Images are named ``im0 im1``, ``left right``, ``view1 view5``, ``image_2 image_3`` or ``image_0
     image_1``, maps ``truth``, ``disparity``, ``disp0GT``, ``disp0``, ``disp_occ_0`` or
     ``disp_occ``; these are names of files in a folder for each pair, or of folders of files that
-    are matched in sorted order.
+    are matched in sorted order. Maps that are fewer or more than the images go with the left ones
+    of their names, as KITTI's do.
 
     Args:
         root: the folder.
         encoding: how the maps are stored (see ``vizoo.vision.io.disparity``); None: by suffix,
             PFM, NPY, EXR or KITTI's 16-bit PNG.
         transform: called with each sample, returns the sample to use.
-        needs_truth: whether pairs without true disparities are left out.
+        needs_truth: whether pairs without true disparities are left out, with a warning.
 
     Raises:
         FileNotFoundError: there is no such folder, no pair, or no true disparity in it where that
             is needed.
+        ValueError: the folders hold different numbers of left and right images.
     """
 
     def __init__(
@@ -171,26 +181,51 @@ class PairFolders(StereoDataset):
         folder = expand_path(root)
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: no such folder of pairs")
-        super().__init__(
-            _side_by_side(folder, encoding, needs_truth)
-            or _each_its_own(folder, encoding, needs_truth),
-            transform,
+        records = _side_by_side(folder, encoding) or _each_its_own(folder, encoding)
+        super().__init__(_with_truth(folder, records) if needs_truth else records, transform)
+
+
+def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
+    if (sides := side_folders(root)) is None:
+        return []
+    lefts, rights = (sorted(map(str, images_in(side))) for side in sides)
+    if not lefts:
+        raise FileNotFoundError(f"{sides[0]}: no image in this folder")
+    if len(lefts) != len(rights):
+        raise ValueError(
+            f"{sides[0]} holds {len(lefts)} images and {sides[1]} {len(rights)}: they are paired "
+            "in sorted order, so the counts must agree"
         )
+    columns = [lefts, rights]
+    folder = next(filter(Path.is_dir, (root / name for name in _TRUTHS)), None)
+    maps = [] if folder is None else sorted(map(str, files_in(folder, _SUFFIXES)))
+    if len(maps) == len(lefts):
+        columns.append(maps)
+    for files in columns[1:]:
+        if (doubt := doubtful_pairing(lefts, files)) is not None:
+            warnings.warn(doubt, stacklevel=3)
+    records = _records(list(zip(*columns, strict=True)), encoding)
+    if len(maps) == len(lefts):
+        return records
+    known = {_stem(file): file for file in sorted(maps, key=_preference, reverse=True)}
+    if maps and not known.keys() & set(map(_stem, lefts)):
+        warnings.warn(
+            f"{folder}: {len(maps)} disparity maps for {len(lefts)} images, and none has the name "
+            "of a left one: none is taken",
+            stacklevel=3,
+        )
+    return [record._replace(disparity=known.get(_stem(record.left))) for record in records]
 
 
-def _side_by_side(root: Path, encoding: str | None, needs_truth: bool) -> list[StereoRecord]:
-    for left, right in SIDES:
-        if (root / left).is_dir() and (root / right).is_dir():
-            truth = next((name for name in _TRUTHS if (root / name).is_dir()), None)
-            if truth is None and needs_truth:
-                raise FileNotFoundError(_no_truth(root, f"beside {left}/ and {right}/"))
-            base = glob.escape(str(root))
-            maps = None if truth is None else f"{base}/{truth}/*"
-            return find_pairs(f"{base}/{left}/*", f"{base}/{right}/*", maps, encoding)
-    return []
+def _stem(file: str) -> str:
+    return Path(file).stem
 
 
-def _each_its_own(root: Path, encoding: str | None, needs_truth: bool) -> list[StereoRecord]:
+def _preference(file: str) -> int:
+    return _SUFFIXES.index(Path(file).suffix.lower())
+
+
+def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
     records = []
     for folder in (root, *sorted(filter(Path.is_dir, root.iterdir()))):
         if (sides := sides_in(folder)) is not None:
@@ -203,23 +238,21 @@ def _each_its_own(root: Path, encoding: str | None, needs_truth: bool) -> list[S
         raise FileNotFoundError(
             f"{root}: no pairs in it: neither images nor folders of the names {layouts}"
         )
-    if not needs_truth:
-        return records
+    return records
+
+
+def _with_truth(root: Path, records: list[StereoRecord]) -> list[StereoRecord]:
     known = [record for record in records if record.disparity is not None]
     if not known:
-        raise FileNotFoundError(_no_truth(root, f"beside any of its {len(records)} pairs"))
+        raise FileNotFoundError(
+            f"{root}: no true disparities beside any of its {len(records)} pairs: they are looked "
+            f"for as {', '.join(_TRUTHS)} ({' '.join(_SUFFIXES)})"
+        )
     if len(known) < len(records):
         lacking = next(record.name for record in records if record.disparity is None)
         warnings.warn(
             f"{root}: {len(records) - len(known)} of {len(records)} pairs have no true disparities "
             f"and are left out, {lacking} first",
-            stacklevel=4,
+            stacklevel=3,
         )
     return known
-
-
-def _no_truth(root: Path, where: str) -> str:
-    return (
-        f"{root}: no true disparities {where}: they are looked for as {', '.join(_TRUTHS)} "
-        f"({' '.join(_SUFFIXES)})"
-    )

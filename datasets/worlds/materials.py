@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...vision.io.pairing import files_below
 from ..draws import Draws
 
 __all__ = ["Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
@@ -161,7 +162,7 @@ def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
     """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{kind}: {folder}: no such folder")
-    pictures = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    pictures = files_below(folder, _SUFFIXES)
     if not pictures:
         raise FileNotFoundError(f"{kind}: {folder}: no picture in it ({', '.join(_SUFFIXES)})")
     return pictures

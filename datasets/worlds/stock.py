@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...vision.io.images import read_image, to_bytes
+from ...vision.io.pairing import files_below
 from ...vision.io.ply import open3d
 from ..draws import Draws
 from .materials import TextureBank, pictures_in, texture_bank
@@ -52,8 +54,11 @@ def stock(
     return Stock(texture_bank(textures), tuple(shapes), tuple(around))
 
 
+@lru_cache(maxsize=4)
 def fingerprint(**folders: str | None) -> str:
-    """A word that changes with what lies in the folders of `stock`: names and sizes.
+    """A word that changes with what lies in the folders of `stock`: names and contents.
+
+    As the stock, it is this process's.
 
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.
@@ -61,7 +66,7 @@ def fingerprint(**folders: str | None) -> str:
     if not any(folders.values()):
         return "drawn"
     listed = [
-        f"{kind}/{path.relative_to(folder).as_posix()} {path.stat().st_size}"
+        f"{kind}/{path.relative_to(folder).as_posix()} {blake2b(path.read_bytes()).hexdigest()}"
         for kind, folder in folders.items()
         if folder is not None
         for path in _files(kind, folder)
@@ -74,7 +79,7 @@ def _files(kind: str, folder: str | None) -> list[Path]:
         return []
     if kind != "meshes":
         return pictures_in(folder, kind)
-    files = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in _SUFFIXES)
+    files = files_below(folder, _SUFFIXES)
     if not files:
         missing = "no mesh in it" if os.path.isdir(folder) else "no such folder"
         raise FileNotFoundError(f"meshes: {folder}: {missing} ({', '.join(_SUFFIXES)})")

@@ -163,7 +163,37 @@ def test_a_folder_without_truth(monkeypatch, tmp_path, capsys):
         assert said in line
         for number in "01":
             (tmp_path / number / "left.png").unlink(missing_ok=True)
-    (tmp_path / "left").mkdir()
-    (tmp_path / "right").mkdir()
-    with pytest.raises(FileNotFoundError, match="no true disparities beside left/ and right/"):
+    for side in ("left", "right"):
+        (tmp_path / side).mkdir()
+    with pytest.raises(FileNotFoundError, match="left: no image in this folder"):
+        PairFolders(tmp_path)
+    for side in ("left", "right"):
+        write_image(tmp_path / side / "0.png", torch.zeros(3, 2, 4))
+    with pytest.raises(FileNotFoundError, match="no true disparities beside any of its 1 pairs"):
+        PairFolders(tmp_path)
+
+
+def test_truth_of_some_pairs_goes_by_its_name(tmp_path):
+    """As KITTI's, whose second frames have none; what is no image does not count."""
+
+    def kitti(number, kind, suffix):
+        folder = {"left": "image_2", "right": "image_3", "truth": "disp_occ_0"}[kind]
+        return f"{folder}/000000_{10 + number}.{suffix}"
+
+    write_pairs(tmp_path, kitti)
+    truths = [tmp_path / "disp_occ_0" / f"000000_1{number}.png" for number in (0, 1)]
+    truths[0].unlink()
+    for name in ("image_2/Thumbs.db", "image_3/._000000_10.png", "disp_occ_0/.DS_Store"):
+        (tmp_path / name).write_text("no image")
+    with pytest.warns(UserWarning, match="1 of 2 pairs have no true disparities .*_10 first"):
+        (known,) = PairFolders(tmp_path)
+    assert known["name"] == "000000_11" and known["valid"].any()
+    pairs = PairFolders(tmp_path, needs_truth=False)
+    assert [bool(pair["valid"].any()) for pair in pairs] == [False, True]
+    truths[1].rename(truths[1].with_name("other.png"))
+    with pytest.warns(UserWarning, match="1 disparity maps for 2 images, and none has the name"):
+        pairs = PairFolders(tmp_path, needs_truth=False)
+    assert not any(pair["valid"].any() for pair in pairs)
+    (tmp_path / "image_3/000000_10.png").unlink()
+    with pytest.raises(ValueError, match="image_2 holds 2 images and .*image_3 1"):
         PairFolders(tmp_path)

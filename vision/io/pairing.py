@@ -9,7 +9,16 @@ from pathlib import Path
 
 from .images import SUFFIXES
 
-__all__ = ["SIDES", "doubtful_pairing", "images_in", "read_columns", "sides_in"]
+__all__ = [
+    "SIDES",
+    "doubtful_pairing",
+    "files_below",
+    "files_in",
+    "images_in",
+    "read_columns",
+    "side_folders",
+    "sides_in",
+]
 
 # Names of left and right images, or of folders of them, in the usual layouts.
 SIDES = (
@@ -94,8 +103,39 @@ def doubtful_pairing(left: Sequence[str | Path], other: Sequence[str | Path]) ->
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The images that lie in a folder, in no order."""
-    return [file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES]
+    """The images that lie in a folder, in no order; hidden files are none."""
+    return files_in(folder, SUFFIXES)
+
+
+def files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
+    """The files of some suffixes, in lower case, that lie in a folder and are not hidden."""
+    with os.scandir(folder) as entries:
+        return [
+            folder / entry.name
+            for entry in entries
+            if os.path.splitext(entry.name)[1].lower() in suffixes
+            and not entry.name.startswith(".")
+            and entry.is_file()
+        ]
+
+
+def files_below(folder: str | os.PathLike, suffixes: Sequence[str]) -> list[Path]:
+    """The files of some suffixes, in lower case, in a folder and below it, sorted.
+
+    Hidden files and folders are left out.
+    """
+    found = []
+    for where, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        shown = [name for name in names if not name.startswith(".")]
+        found += [Path(where, n) for n in shown if os.path.splitext(n)[1].lower() in suffixes]
+    return sorted(found)
+
+
+def side_folders(folder: Path) -> tuple[Path, Path] | None:
+    """The folders of left and of right images in a folder, by their names."""
+    pairs = ((folder / left, folder / right) for left, right in SIDES)
+    return next((pair for pair in pairs if all(side.is_dir() for side in pair)), None)
 
 
 def sides_in(folder: Path) -> tuple[Path, Path] | None:

@@ -212,14 +212,28 @@ def test_a_variable_that_is_not_set_is_no_folder(monkeypatch):
 
 
 def test_caches_know_what_lies_in_a_folder(tmp_path):
+    """What is in the files counts, be their sizes equal; hidden ones are none."""
     kept = []
-    for folder, side in (("a/looks", 8), ("b/looks", 9), ("c/looks", 8)):
+    for folder, value in (("a/looks", 8), ("b/looks", 9), ("c/looks", 8)):
         (tmp_path / folder).mkdir(parents=True)
-        picture = np.random.default_rng(0).integers(0, 255, (side, side, 3), np.uint8)
-        Image.fromarray(picture).save(tmp_path / folder / "grain.png")
+        Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(tmp_path / folder / "grain.bmp")
+        (tmp_path / folder / "grain.bmp").rename(tmp_path / folder / "grain.png")
+        (tmp_path / folder / f"._{value}.png").write_text("of a Mac")
         looks = str(tmp_path / folder)
         kept.append(WorldStereo(1, 48, 96, textures=looks, cache=str(tmp_path)).cache.folder)
+    assert len({path.stat().st_size for path in tmp_path.glob("*/looks/grain.png")}) == 1
     assert kept[0] == kept[2] != kept[1]
+
+
+def test_hidden_files_are_no_stock(tmp_path):
+    goods = trees.stock(tmp_path)
+    folders = {name: str(goods / name) for name in ("textures", "meshes", "panoramas")}
+    for name in folders:
+        seen = next((goods / name).iterdir())
+        seen.with_name(f"._{seen.name}").write_text("of a Mac")
+        seen.with_name(f"folder{seen.suffix}").mkdir()
+    taken = stock(**folders)
+    assert len(taken.meshes) == len(taken.panoramas) == 1
 
 
 def test_an_empty_folder_is_told_before_training(tmp_path):

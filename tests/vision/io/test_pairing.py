@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vizoo.vision.io.pairing import doubtful_pairing, read_columns
+from vizoo.vision.io.pairing import doubtful_pairing, files_below, images_in, read_columns
 
 FORM = "left right [more]"
 # A name holds no line break and, as there is no escape character, not both kinds of quotes.
@@ -35,6 +35,17 @@ def test_any_bytes_are_rows_or_one_line(tmp_path_factory, content):
         assert all(2 <= len(words) <= 3 for _, words in read_columns(path, 2, 3, FORM))
     except ValueError as error:
         assert str(error).startswith(str(path))
+
+
+def test_hidden_files_and_folders_are_no_images(tmp_path):
+    for name in ("000.png", "._000.png", ".x.0f.png", "a.txt", "B.JPG"):
+        (tmp_path / name).write_text("")
+    for folder in ("folder.png", "b", ".b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.png").write_text("")
+    assert sorted(path.name for path in images_in(tmp_path)) == ["000.png", "B.JPG"]
+    below = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path, [".png"])]
+    assert below == ["000.png", "b/1.png", "folder.png/1.png"]
 
 
 def test_rules(tmp_path):
