@@ -137,13 +137,12 @@ class Errors:
         from .. import __version__
         from ..vision.configs.builtin import resolve_config
         from ..vision.hub.download import cache_folder
+        from ..vision.runtimes import fingerprint
 
         digest = hashlib.sha256()
         digest.update(Path(resolve_config(self.judge.name)).read_bytes())
         words = (__version__, torch.__version__, self.bench.device, self.batches)
-        digest.update(repr([str(word) for word in (*words, net.architecture)]).encode())
-        for name, tensor in sorted(net.state_dict().items()):
-            digest.update(name.encode() + tensor.double().cpu().numpy().tobytes())
+        digest.update(repr([*map(str, words), fingerprint(net)]).encode())
         try:
             return cache_folder().with_name("evaluations") / f"{digest.hexdigest()[:16]}.json"
         except OSError:

@@ -139,6 +139,27 @@ def test_latency_without_a_table(supernet, capsys, tmp_path, monkeypatch):
     assert report["table"] == "small.latency.json"
 
 
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("--input", "16x32", "--threads", "1"), "input 16x24 instead of 16x32"),
+        (("--supernet", "wide.safetensors", *HERE), "it is of toy with other choices or arguments"),
+    ],
+)
+def test_a_table_of_something_else_is_not_measured_over(
+    supernet, capsys, tmp_path, monkeypatch, other, says
+):
+    monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
+    save_weights(create_model("toy", widths=(4, 64)), "wide.safetensors")
+    assert subnet("--max-latency", "1000s", *HERE) == 0
+    before = (tmp_path / "small.latency.json").read_bytes()
+    capsys.readouterr()
+    assert subnet("--max-latency", "1000s", *other) == 2
+    said = capsys.readouterr().err
+    assert f"small.latency.json holds another table ({says}); name another --out" in said
+    assert (tmp_path / "small.latency.json").read_bytes() == before
+
+
 @pytest.fixture
 def shipped(table, tmp_path):
     """A table of a machine three times as slow, beside the weights."""
