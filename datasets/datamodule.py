@@ -59,7 +59,8 @@ class MixedDataModule(LightningDataModule):
         weights: shares of the training sets in an epoch; by default in proportion to their sizes.
         samples_per_epoch: length of an epoch; by default the number of training samples.
         val_share: share of the training samples held out for validation where ``val`` is empty,
-            chosen by the seed; 0 for no validation.
+            chosen by the seed; what shows one thing, such as a sequence or a scan, goes as a
+            whole, so that the share is met as nearly as that lets it. 0 for no validation.
         batch_size: training samples a process and step.
         min_batches: of an epoch: a set too small for so many is trained in smaller batches, down
             to 8 samples.

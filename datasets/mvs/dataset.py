@@ -73,6 +73,19 @@ class MVSDataset(Dataset):
         """Whether any scene has true depth."""
         return any(scene.has_truth for scene in self.scenes)
 
+    @property
+    def groups(self) -> list[str]:
+        """Which thing every sample shows, or of one thing which view is its reference."""
+        names = [str(self._things[number]) for number, _ in self.items]
+        if len(set(names)) == 1:
+            names = [self.scenes[number].views[index].name for number, index in self.items]
+        return names
+
+    @property
+    def _things(self) -> Sequence[int]:
+        """What each scene shows."""
+        return range(len(self.scenes))
+
     def __len__(self) -> int:
         return len(self.items)
 

@@ -91,10 +91,15 @@ class DTU(MVSDataset):
         check_choice("DTU split", split, tuple(SPLITS))
         scenes = []
         base = expand_path(root)
-        for scan in SPLITS[split] if scans is None else scans:
+        self.scans, self.lights = SPLITS[split] if scans is None else scans, lights
+        for scan in self.scans:
             first = open_dtu_training(base, f"scan{scan}", lights, range_form)
             scenes += [first, *(_relit(first, lights[0], light) for light in lights[1:])]
         super().__init__(scenes, views, random_sources=random_sources, transform=transform)
+
+    @property
+    def _things(self) -> Sequence[int]:
+        return [scan for scan in self.scans for _ in self.lights]
 
 
 def open_dtu_training(

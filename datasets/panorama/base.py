@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.exr import read_exr
-from ...vision.io.images import read_pixels
+from ...vision.io.images import read_pixels, to_float
 from ...vision.io.pairing import read_columns
 from ..cache import Kept, SampleCache, source_name
 from ..files import check_files, expand_path
@@ -97,6 +97,17 @@ class PanoramaDataset(Kept, Dataset):
     def has_truth(self) -> bool:
         """Whether any panorama has ground truth."""
         return any(record.depth is not None for record in self.records)
+
+    @property
+    def groups(self) -> list[str]:
+        """Where every panorama stands: what a split keeps together; of one place the panoramas."""
+        places = [self._place(record) for record in self.records]
+        return places if len(set(places)) > 1 else [record.image for record in self.records]
+
+    @staticmethod
+    def _place(record: PanoramaRecord) -> str:
+        """Where it stands; unless a set knows better, it is the only one there, turned or not."""
+        return record.image
 
     def __len__(self) -> int:
         return len(self.records)
@@ -225,9 +236,7 @@ def _read_colours(path: str) -> Tensor:
     if pixels.ndim != 3:
         raise ValueError(f"{path}: one channel; the colours of a panorama have three")
     _check_shape(path, pixels.shape)
-    scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
-    return torch.from_numpy(planes).mul_(scale).clamp_(max=1)
+    return to_float(pixels)
 
 
 def is_whole_sphere(height: int, width: int) -> bool:
@@ -264,6 +273,10 @@ class Stanford2D3D(ListedPanoramas):
     title = "Stanford2D3D"
     unit, unknown = 512, 65535
 
+    @staticmethod
+    def _place(record: PanoramaRecord) -> str:
+        return re.sub(r"camera_[0-9a-f]+_(.+)_frame_\w+$", r"\1", record.name)
+
 
 class Matterport3D(ListedPanoramas):
     """Matterport3D, stitched skyboxes (Chang et al., 3DV 2017; Jiang et al., RA-L 2021), by lists.
@@ -281,6 +294,10 @@ class Matterport3D(ListedPanoramas):
 
     title = "Matterport3D"
     unit, unknown = 4000, 0
+
+    @staticmethod
+    def _place(record: PanoramaRecord) -> str:
+        return Path(record.name).parts[0]
 
 
 _ANGLE = re.compile(r"_(-?\d+(?:\.\d+)?)(\.\w+)$")

@@ -28,9 +28,6 @@ def write_panoramas(
 ) -> Path:
     """Write samples, and for each set a list of them.
 
-    A sample's ``yaw`` in degrees, if it has one, goes into the list of the layout ``3d60``, whose
-    reader turns what it reads by it.
-
     Args:
         sets: samples (see ``vizoo.datasets.panorama.base``) by the name of their list, such as
             ``train`` for ``train.txt``.
@@ -78,10 +75,10 @@ def _write_matterport(root: Path, key: str, number: int, sample: dict, depth: np
 
 def _write_3d60(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:
     stem = f"Stanford2D3D/area1/{number}_{key}"
-    write_image(root / f"{stem}_color_0_Left_Down_0.0.png", sample["image"])
-    write_exr(root / f"{stem}_depth_0_Left_Down_0.0.exr", depth)
-    angle = float(sample.get("yaw", 0.0))
-    return f"{stem}_color_0_Left_Down_{angle}.png {stem}_depth_0_Left_Down_{angle}.exr"
+    files = f"{stem}_color_0_Left_Down_0.0.png", f"{stem}_depth_0_Left_Down_0.0.exr"
+    write_image(root / files[0], sample["image"])
+    write_exr(root / files[1], depth)
+    return " ".join(files)
 
 
 #: What writes a sample in a layout and returns its line: called with the root, 32 hexadecimal

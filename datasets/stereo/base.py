@@ -99,6 +99,16 @@ class StereoDataset(Kept, Dataset):
         """Whether any pair has ground truth."""
         return any(record.disparity is not None for record in self.records)
 
+    @property
+    def groups(self) -> list[str]:
+        """What every pair shows, such as a sequence: what a split keeps together."""
+        return [self._group(record.name) for record in self.records]
+
+    @staticmethod
+    def _group(name: str) -> str:
+        """What a pair of that name shows; unless a set knows better, it is the only one."""
+        return name
+
     def __len__(self) -> int:
         return len(self.records)
 

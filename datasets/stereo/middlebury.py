@@ -18,6 +18,7 @@ ETH3D's ground truth may also lie in ``two_view_training`` beside the images, wh
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -68,6 +69,10 @@ class Middlebury2014(StereoDataset):
         )
         super().__init__(records, transform)
 
+    @staticmethod
+    def _group(name: str) -> str:
+        return name.rpartition("-")[0]
+
 
 class MiddleburyV3(StereoDataset):
     """Middlebury evaluation, version 3: 15 training and 15 test pairs.
@@ -102,6 +107,11 @@ class MiddleburyV3(StereoDataset):
             "Middlebury v3", base, folder, folder, split == "train", occluded, published=15
         )
         super().__init__(records, transform)
+
+    @staticmethod
+    def _group(name: str) -> str:
+        # PianoL, MotorcycleE and PlaytableP: in another light, exposure or calibration.
+        return name.rstrip("ELP")
 
 
 def _scene_records(
@@ -163,3 +173,7 @@ class ETH3D(StereoDataset):
         truth, published = (True, 27) if split == "train" else (False, 20)
         records = _scene_records("ETH3D", base, folder, truths, truth, occluded, published)
         super().__init__(records, transform)
+
+    @staticmethod
+    def _group(name: str) -> str:
+        return re.sub(r"_\d+[ls]$", "", name)

@@ -82,6 +82,11 @@ class SceneFlow(StereoDataset):
                 records += _find(base, subset, split, f"frames_{name}pass")
         super().__init__(records, transform)
 
+    @staticmethod
+    def _group(name: str) -> str:
+        subset, _, *scene, _ = name.split("/")
+        return "/".join([subset, *scene])
+
 
 def _find(base: Path, subset: str, split: str, frames: str) -> list[StereoRecord]:
     own = base / subset

@@ -75,3 +75,7 @@ class Sintel(StereoDataset):
                 published=_PAIRS,
             )
         super().__init__(records, transform)
+
+    @staticmethod
+    def _group(name: str) -> str:
+        return name.split("/")[1]

@@ -125,7 +125,7 @@ def files_below(folder: str | os.PathLike, suffixes: Sequence[str]) -> list[Path
     Hidden files and folders are left out.
     """
     found = []
-    for where, folders, names in os.walk(folder):
+    for where, folders, names in os.walk(str(folder)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         shown = [name for name in names if not name.startswith(".")]
         found += [Path(where, n) for n in shown if os.path.splitext(n)[1].lower() in suffixes]

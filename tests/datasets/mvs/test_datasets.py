@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
 from jsonargparse import ArgumentParser
 from mvs_fixtures import small_scene
 
+from vizoo.datasets.mixture import split_by_seed
 from vizoo.datasets.mvs import (
     DTU,
     BlendedMVS,
@@ -106,6 +109,8 @@ class TestDTU:
         sample = whole[4]
         assert sample["name"] == "scan7, light 1/00000001"
         assert sample["images"].shape == (3, 3, 512, 640) and sample["valid"].all()
+        # Of one scan alone the views are kept together, under whichever light.
+        assert whole.groups == ["00000000", "00000001", "00000002"] * 7
         assert len(DTU(dtu, views=2, lights=[3], scans=[7])) == 3
         with pytest.raises(ValueError, match="has 2 sources, samples of 5 views need 4"):
             DTU(dtu, scans=[7])
@@ -113,6 +118,14 @@ class TestDTU:
             DTU(dtu, scans=[7, 1], lights=[3])
         with pytest.raises(ValueError, match="DTU split 'all' is none of"):
             DTU(dtu, "all")
+
+    def test_scans_are_kept_together(self, dtu):
+        for folder in ("Rectified/{}_train", "Cameras_1/{}_train", "Depths/{}"):
+            shutil.copytree(dtu / folder.format("scan7"), dtu / folder.format("scan8"))
+        whole = DTU(dtu, views=3, scans=[7, 8], lights=[0, 3])
+        assert whole.groups == ["7"] * 6 + ["8"] * 6
+        train, val = split_by_seed(whole, 0.3)
+        assert {len(train), len(val)} == {6} and not set(train.groups) & set(val.groups)
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="Cameras/pair.txt: no such pair file"):
@@ -189,6 +202,10 @@ class TestSources:
         fixed = MVSDataset([scene], views=3, random_sources=False)
         again = fixed.draw(0, torch.Generator().manual_seed(1))
         assert torch.equal(again["extrinsics"][1:], best)
+
+    def test_scenes_are_kept_together(self, scene):
+        assert MVSDataset([scene, scene], views=2).groups == ["0"] * 4 + ["1"] * 4
+        assert len(set(MVSDataset([scene], views=2).groups)) == 4
 
     def test_limits(self, scene):
         with pytest.raises(ValueError, match="1 view: multi-view stereo needs two"):

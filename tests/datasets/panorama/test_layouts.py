@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from vizoo.datasets.panorama import Matterport3D, Stanford2D3D, ThreeD60, write_panoramas
+from vizoo.datasets.panorama.base import PanoramaRecord
 from vizoo.vision.io.exr import read_exr, write_exr
 from vizoo.vision.io.images import read_pixels, write_image
 
@@ -30,8 +31,10 @@ def random_sample(seed=0, height=16):
 @pytest.mark.parametrize("layout", READERS)
 def test_round_trip(tmp_path, layout):
     samples = [random_sample(seed) for seed in range(3)]
-    samples[2]["yaw"] = 90.0
     write_panoramas({"train": samples[:1], "val": samples[1:]}, tmp_path, layout)
+    if layout == "3d60":  # the second of the list is turned
+        first, second = (tmp_path / "val.txt").read_text().splitlines()
+        (tmp_path / "val.txt").write_text(f"{first}\n{second.replace('_0.0.', '_90.0.')}\n")
     train = READERS[layout](tmp_path, size=None)
     val = READERS[layout](tmp_path, "val.txt", size=None)
     assert len(train) == 1 and len(val) == 2 and train.has_truth
@@ -46,6 +49,30 @@ def test_round_trip(tmp_path, layout):
         assert found["depth"].dtype == torch.float32 and found["name"]
         off = (found["image"] - image).abs()
         assert off.mean() < 0.05 if layout == "matterport3d" else off.max() < 1e-6  # JPEG
+
+
+def test_what_shows_one_place_is_kept_together(tmp_path):
+    samples = [random_sample(seed) for seed in range(3)]
+    for layout, reader in READERS.items():
+        root = write_panoramas({"train": samples}, tmp_path / layout, layout)
+        rows = (root / "train.txt").read_text().splitlines()
+        if layout == "3d60":  # as its lists name one file four times
+            rows += [row.replace("_0.0.", "_180.0.") for row in rows]
+        (root / "train.txt").write_text("\n".join(rows))
+        groups = reader(root, size=None).groups
+        assert [groups.index(group) for group in groups] == {
+            "stanford2d3d": [0, 1, 2],
+            "matterport3d": [0, 1, 0],  # of two houses
+            "3d60": [0, 1, 2, 0, 1, 2],
+        }[layout]
+        (root / "train.txt").write_text(rows[0])
+        assert len(reader(root, size=None).groups) == 1
+
+
+def test_panoramas_of_one_room_or_house_are_kept_together(tmp_path):
+    place = "area_1/pano/rgb/camera_{}_{}_frame_equirectangular_domain_rgb"
+    names = [place.format(*words) for words in (("0f", "hall_1"), ("1e", "hall_1"), ("2d", "wc_2"))]
+    assert len({Stanford2D3D._place(PanoramaRecord(name, name)) for name in names}) == 2
 
 
 def test_invalid_codes_on_disk(tmp_path):

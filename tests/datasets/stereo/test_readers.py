@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.datasets.mixture import split_by_seed
 from vizoo.datasets.stereo import (
     ETH3D,
     KITTI2012,
@@ -48,7 +49,11 @@ def test_sceneflow(tmp_path, trees, flat):
     assert train.records[0].name == "FlyingThings3D/frames_cleanpass/TRAIN/A/0000/0000"
     check(train[0], 2)
     check(train[1], 3)
-    assert len(SceneFlow(root, passes="both")) == 12
+    both = SceneFlow(root, passes="both")
+    assert len(both) == 12 and set(both.groups) == set(train.groups)
+    assert train.groups[0] == "FlyingThings3D/TRAIN/A/0000"
+    parts = split_by_seed(both, 0.3)
+    assert all(len(part) for part in parts) and not set(parts[0].groups) & set(parts[1].groups)
     assert len(SceneFlow(root, passes="final", subsets=["Monkaa"])) == 2
     test = SceneFlow(root, split="test")
     assert len(test) == 2 and all("TEST/B" in record.left for record in test.records)
@@ -145,7 +150,7 @@ def test_middlebury2014(tmp_path, trees):
     perfect = Middlebury2014(root)
     assert [record.name for record in perfect.records] == ["Adirondack-perfect", "Cable-perfect"]
     check(perfect[1], 5)
-    assert len(Middlebury2014(root, calibration="both")) == 3
+    assert Middlebury2014(root, calibration="both").groups == ["Adirondack", "Adirondack", "Cable"]
     assert Middlebury2014(root, right="im1E")[0]["right"].max().item() == pytest.approx(0.2)
     (root / "Cable-perfect/disp0.pfm").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 2 disparity maps missing"):
@@ -157,6 +162,7 @@ def test_middlebury3(tmp_path, trees, above):
     root = trees.middlebury3(tmp_path) / ("" if above else "MiddEval3")
     train = MiddleburyV3(root)
     assert [record.name for record in train.records] == ["trainingH/Adirondack", "trainingH/Teddy"]
+    assert [train._group(name) for name in ("x/Piano", "x/PianoL")] == ["x/Piano"] * 2
     check(train[0], 3)
     visible = (trees.HEIGHT - 2) * (trees.WIDTH - 4) / (trees.HEIGHT * trees.WIDTH)
     check(MiddleburyV3(root, occluded=False)[0], 3, visible)
@@ -170,7 +176,7 @@ def test_middlebury3(tmp_path, trees, above):
 def test_eth3d(tmp_path, trees, beside):
     root = trees.eth3d(tmp_path, beside)
     train = ETH3D(root)
-    assert len(train) == 2
+    assert train.groups == ["two_view_training/delivery_area", "two_view_training/terrace"]
     check(train[0], 3)
     assert not ETH3D(root, occluded=False)[0]["valid"][:, :2].any()
     assert not ETH3D(root, split="test").has_truth
@@ -195,7 +201,8 @@ def test_sintel(tmp_path, trees):
     ]
     check(final[0], 6)
     check(Sintel(root, occluded=False)[0], 6, 1 - 8 / trees.WIDTH)
-    assert len(Sintel(root, passes="both")) == 6
+    both = ["alley_1", "alley_1", "market_6"] * 2
+    assert Sintel(root, passes="both").groups == both
     shutil.rmtree(root / "training/outofframe")
     assert len(Sintel(root)) == 3
     with pytest.raises(FileNotFoundError, match="3 of 3 outofframe masks missing"):
