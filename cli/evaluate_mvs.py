@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     dtu = parser.add_argument_group("DTU")
     dtu.add_argument("--scan", type=int, metavar="N", help="accuracy and completeness of a scan")
-    dtu.add_argument("--seed", type=int, default=0, help="of the thinning's order (default: 0)")
+    dtu.add_argument("--seed", type=int, help="of the thinning's order (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         for option in ("align", "crop", "voxel"):
             if getattr(args, option) is not None:
                 raise ValueError(f"--{option} is of the F-score: leave it out with --scan")
+    elif args.seed is not None:
+        raise ValueError("--seed is of DTU's scores: leave it out without --scan")
     from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
     points, _ = read_ply(args.cloud)
     scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def _dtu(points: np.ndarray, args: argparse.Namespace) -> dict:
     from ..mvs.evaluation import dtu_score, read_dtu_truth
 
-    score = dtu_score(points, read_dtu_truth(args.truth, args.scan), seed=args.seed)
+    score = dtu_score(points, read_dtu_truth(args.truth, args.scan), seed=args.seed or 0)
     return {
         "accuracy": score.accuracy,
         "completeness": score.completeness,

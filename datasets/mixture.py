@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     ConcatDataset,
     DataLoader,
@@ -104,7 +105,7 @@ class Mixture(Dataset):
         self.length = sum(sizes) if length is None else length
         self.counts = _apportion(self.length, sizes if weights is None else weights)
         self._ends = list(itertools.accumulate(self.counts))
-        self._orders: dict[tuple[int, int], list[int]] = {}
+        self._epoch, self._orders = 0, dict[tuple[int, int], Tensor]()
 
     def __len__(self) -> int:
         return self.length
@@ -112,10 +113,12 @@ class Mixture(Dataset):
     def locate(self, index: int) -> tuple[int, int]:
         """Return (number of the data set, index within it) for an index of any epoch."""
         epoch, position = divmod(index, self.length)
+        if epoch != self._epoch:  # orders of past epochs are of no use
+            self._epoch, self._orders = epoch, {}
         which = bisect.bisect_right(self._ends, position)
         drawn = epoch * self.counts[which] + position - (self._ends[which] - self.counts[which])
         turn, place = divmod(drawn, len(self.datasets[which]))
-        return which, self._order(which, turn)[place]
+        return which, int(self._order(which, turn)[place])
 
     def __getitem__(self, index: int) -> dict:
         which, inner = self.locate(index)
@@ -123,13 +126,11 @@ class Mixture(Dataset):
         sample = draw(self.datasets[which], inner, generator)
         return sample if self.augment is None else self.augment(sample, generator)
 
-    def _order(self, which: int, turn: int) -> list[int]:
+    def _order(self, which: int, turn: int) -> Tensor:
         if (which, turn) not in self._orders:
-            if len(self._orders) >= 64:  # orders of past epochs
-                self._orders.clear()
             generator = torch.Generator().manual_seed(_hash(self.seed, "order", which, turn))
             size = len(self.datasets[which])
-            self._orders[which, turn] = torch.randperm(size, generator=generator).tolist()
+            self._orders[which, turn] = torch.randperm(size, generator=generator)
         return self._orders[which, turn]
 
 

@@ -59,10 +59,11 @@ class Shelf:
         path = self.folder / name
         try:
             data = path.read_bytes()
-            if self.limit is not None:
-                os.utime(path)
         except OSError:
             return None
+        if self.limit is not None:
+            with suppress(OSError):  # of a folder that others keep
+                os.utime(path)
         return data
 
     def write(self, name: str, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -105,8 +106,8 @@ def _write_nifti(folder: Path, patient: str, values: np.ndarray, affine: np.ndar
 
 
 def _write_dicom(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
-    series = write_dicom(folder / patient / "1", values, affine, patient)
-    return "1", tuple(sorted(file.name for file in series.iterdir()))
+    write_dicom(folder / patient / "1", values, affine, patient)
+    return "1", tuple(f"{number:04d}.dcm" for number in range(1, len(values) + 1))
 
 
 #: Number of classes, their names by label, and what writes a scan into its class's folder.
@@ -136,7 +137,8 @@ def write_dicom(
     patient share a study.
 
     Args:
-        folder: where to; made if need be. The files are ``0001.dcm`` and so on.
+        folder: where to; made if need be. The files are ``0001.dcm`` and so on; those that follow
+            them, of a longer series that was written there before, go.
         values: (D, H, W) Hounsfield units, -1024 to 64511; fractions are rounded.
         affine: (4, 4), from (column, row, slice) to mm, RAS+; its columns must be orthogonal.
         patient: PatientID and PatientName.
@@ -202,6 +204,11 @@ def write_dicom(
         image.PixelData = stored[number].astype("<u2").tobytes()
         with atomic_write(path) as temporary:
             image.save_as(temporary, enforce_file_format=True)
+    for number in itertools.count(len(stored) + 1):
+        try:
+            (folder / f"{number:04d}.dcm").unlink()
+        except FileNotFoundError:
+            break
     return folder
 
 

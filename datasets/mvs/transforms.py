@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from ...vision.windows import brightness
 from ..files import check_choice
-from ..stereo.transforms import Compose
+from ..stereo.transforms import Compose, room_for_crop
 from .cameras import crop_intrinsics
 
 __all__ = ["ColourJitter", "RandomCrop", "augmentation"]
@@ -65,12 +65,7 @@ class RandomCrop:
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample cut out of one place in all views, their intrinsics moved with it."""
-        height, width = sample["images"].shape[-2:]
-        if height < self.height or width < self.width:
-            raise ValueError(
-                f"{sample.get('name', 'sample')}: {width}x{height} pixels are too few for a crop "
-                f"of {self.width}x{self.height}; make the crop smaller"
-            )
+        height, width = room_for_crop(sample, "images", self.height, self.width)
         y = int(torch.randint(height - self.height + 1, (), generator=generator))
         x = int(torch.randint(width - self.width + 1, (), generator=generator))
         cut = (..., slice(y, y + self.height), slice(x, x + self.width))

@@ -106,9 +106,7 @@ def _backgrounds(
         layer["a"][slot] -= abs(tilt)
 
 
-def _shape(
-    layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform, width: int, top: float
-) -> None:
+def _shape(layer: dict[str, Tensor], uniform: _Uniform, scene: _Uniform, width: int) -> None:
     """Bends the layers: slant with the depth gradient of a tilted plane, then curvature."""
     rx, ry, a = layer["rx"], layer["ry"], layer["a"]
     focal = width * (0.6 + 0.9 * float(scene.table[81, 0]))
@@ -224,11 +222,11 @@ def draw_scene(
     layer["cy"] = uniform(-0.02 * height, 1.02 * height)
     layer |= {"half_x": half_x, "half_y": half_y, "cos": cos, "sin": sin}
     layer["a"] = a
-    _shape(layer, uniform, scene, width, top)
+    _shape(layer, uniform, scene, width)
     for name in "qwest":
         layer[name][1:BACKGROUNDS] = 0
     _backgrounds(layer, scene, height, width, far, top)
-    _stand(layer, uniform, low, top)
+    _stand(layer, uniform)
     _bound(layer, low, top)
 
     waves = torch.where(leafy, uniform.log(5.0, 14.0), uniform.log(0.8, 4.0))
@@ -256,7 +254,7 @@ def _between(uniform: Tensor, low: float, high: float) -> float:
     return low + (high - low) * float(uniform)
 
 
-def _stand(layer: dict[str, Tensor], uniform: _Uniform, low: float, top: float) -> None:
+def _stand(layer: dict[str, Tensor], uniform: _Uniform) -> None:
     """Stands many foreground layers on the ground plane, where there is one."""
     if layer["active"][1] == 0:
         return

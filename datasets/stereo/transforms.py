@@ -28,6 +28,7 @@ __all__ = [
     "RandomVerticalFlip",
     "recipe",
     "resize",
+    "room_for_crop",
 ]
 
 # Principal components of the colours of ImageNet (Krizhevsky et al., 2012).
@@ -70,12 +71,7 @@ class RandomCrop:
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample cut out of one place in both images."""
-        height, width = sample["left"].shape[1:]
-        if height < self.height or width < self.width:
-            raise ValueError(
-                f"{sample.get('name', 'sample')}: {width}x{height} pixels are too few for a crop "
-                f"of {self.width}x{self.height}; make the crop smaller"
-            )
+        height, width = room_for_crop(sample, "left", self.height, self.width)
         last = height - self.height
         first = min(int(height * self.top), last)
         y = _integer(first, last, generator)
@@ -300,6 +296,21 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
     if height < 1 or width < 1:
         raise ValueError(f"a crop of {width}x{height} pixels is empty")
     return _RECIPES[name](height, width)
+
+
+def room_for_crop(sample: dict, key: str, height: int, width: int) -> tuple[int, int]:
+    """Return the height and width of a sample's image, by its key, which holds such a crop.
+
+    Raises:
+        ValueError: it is smaller.
+    """
+    rows, columns = sample[key].shape[-2:]
+    if rows < height or columns < width:
+        raise ValueError(
+            f"{sample.get('name', 'sample')}: {columns}x{rows} pixels are too few for a crop of "
+            f"{width}x{height}; make the crop smaller"
+        )
+    return rows, columns
 
 
 def _is_map(value: object) -> bool:

@@ -224,6 +224,7 @@ def test_crop(clouds, tmp_path, capsys):
         (("--scan", "1", "--align", "back.txt"), "--align is of the F-score: leave it out"),
         (("--scan", "1", "--crop", "crop.json"), "--crop is of the F-score: leave it out"),
         (("--scan", "1", "--voxel", "0.2"), "--voxel is of the F-score: leave it out"),
+        (("--distance", "1", "--seed", "0"), "--seed is of DTU's scores: leave it out"),
         (("--distance", "0"), "the distance must be positive"),
         (("--tanks", "family"), "the truth of barn"),
         (("--distance", "1", "--align", "none.txt"), "none.txt: no such file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections import Counter
 from types import SimpleNamespace
@@ -236,6 +237,18 @@ def test_split_by_seed():
     assert split_by_seed(whole, 0.2, 2)[1].indices != val.indices
     assert len(split_by_seed(Numbered(2), 0.01)[1]) == 1
     assert isinstance(val, Part) and val[0]["name"] == f"n{val.indices[0]}"
+
+
+def test_orders_of_past_epochs_are_forgotten():
+    mixture = Mixture([Numbered(1000)], length=600)
+    sizes = set()
+    for epoch in range(40):
+        indices = [epoch * 600 + position for position in reversed(range(600))]
+        drawn = [mixture.locate(index) for index in indices]
+        again = Mixture([Numbered(1000)], length=600)
+        assert drawn == [again.locate(index) for index in indices]
+        sizes.add(len(pickle.dumps(mixture)))
+    assert max(sizes) < 25_000  # two orders of 1000 samples at most, 8 bytes a number
 
 
 def test_validation_share_is_held_out():

@@ -57,6 +57,17 @@ def test_what_was_not_used_for_longest_goes_first(tmp_path):
     assert new.read("d") == b"x" * 10 and size(tmp_path) == 4 * BLOCK
 
 
+def test_a_shelf_of_others_is_read(tmp_path, monkeypatch):
+    """Its files cannot be marked as used."""
+    Shelf(tmp_path, 4 * BLOCK).write("a", b"x")
+
+    def refused(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr("os.utime", refused)
+    assert Shelf(tmp_path, 4 * BLOCK).read("a") == b"x"
+
+
 def test_what_this_training_uses_stays(tmp_path):
     shelf = Shelf(tmp_path, 3 * BLOCK)
     age_of = time.time() - 10

@@ -187,6 +187,18 @@ def test_a_listed_scan_without_hounsfield_units_is_refused(tmp_path, line):
     assert "are no Hounsfield units" in line(lambda: listed(tmp_path, "train.json", PRESET))
 
 
+def test_slices_of_a_longer_run_are_gone(tmp_path):
+    write_scans(tmp_path, "dicom", (1, 1, 1), (12, 16, 20))
+    write_scans(tmp_path, "dicom", (1, 1, 1), (8, 16, 20))
+    (record,) = listed(tmp_path, "train.json", PRESET).records
+    assert record.files == tuple(f"{number:04d}.dcm" for number in range(1, 9))
+    assert sorted(os.listdir(record.path)) == list(record.files)
+    with open(os.path.join(record.path, "note.txt"), "w") as note:
+        note.write("no slice")
+    write_scans(tmp_path, "dicom", (1, 1, 1), (8, 16, 20))
+    assert listed(tmp_path, "train.json", PRESET).records[0].files == record.files
+
+
 def test_own_classes(tmp_path, line):
     write_scans(tmp_path, "dicom", (1, 1, 1), SHAPE)
     said = line(lambda: ListedScans(tmp_path, "train.json", {"CP": 1, "NCP": 2}, PRESET))
