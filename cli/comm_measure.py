@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._work import check_least
+from ._work import check_file, check_least
 
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
@@ -39,6 +39,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure all-reduces of several sizes and fit alpha and beta."""
     if not 0 < args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds}: more than 0")
+    if args.out and int(os.environ.get("RANK", "0")) == 0:  # which writes it
+        check_file(Path(args.out))
     words = {name: getattr(args, name) for name in ("device", "seconds", "out", "json")}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         if args.processes is not None:

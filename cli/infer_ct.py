@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as published",
     )
     parser.add_argument(
-        "--montage", type=int, default=8, metavar="K", help="slices in the montage (default: 8)"
+        "--montage", type=int, metavar="K", help="slices in the montage (default: 8)"
     )
     parser.add_argument(
         "--series", metavar="UID", help="SeriesInstanceUID, where a folder holds several series"
@@ -90,6 +90,10 @@ def run(args: argparse.Namespace) -> int:
     """Classify all scans; return 0, or 1 if any of several failed."""
     check_least(args, montage=1)
     drawn = check_map(args, not args.no_overlays)
+    if not drawn and (args.no_mirrors or args.montage is not None):
+        raise ValueError(
+            "--no-mirrors and --montage are for the map: give --out DIR, without --no-overlays"
+        )
     out = None if args.out is None else check_folder(args.out)
     scans = _scans(args, out)
     if out is not None:
@@ -118,7 +122,8 @@ def run(args: argparse.Namespace) -> int:
     def save(result: CTResult, name: str, notes: list[str]) -> list[Path]:
         if out is None:
             return []
-        return result.save(out, name, facts={**facts, "warnings": notes}, montage=args.montage)
+        montage = 8 if args.montage is None else args.montage
+        return result.save(out, name, facts={**facts, "warnings": notes}, montage=montage)
 
     def work(name: str) -> dict:
         item = infer_one(

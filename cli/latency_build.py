@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ._supernets import add_conditions, set_up
-from ._work import check_least
+from ._work import check_file, check_least
 from .latency_show import lines, summary
 
 
@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.suffix != ".json":
         raise ValueError(f"--out {out}: tables are JSON; choose a name such as {out.stem}.json")
+    check_file(out)
 
     from ..common.progress import progress_bar
     from ..nas.efficiency.table import LatencyTable

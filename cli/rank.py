@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..vision.subnets.ranking import Ranked
 
 _BENCHMARKS = ("nasbench201", "mbnet")
+_SAMPLES, _COLUMN = 200, "cifar10_test"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,21 +43,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--architectures", metavar="FILE", help="JSON list of what to rank (default: a sample)"
     )
     parser.add_argument(
-        "--samples", type=int, default=200, help="subnets drawn; 0 for all (default 200)"
+        "--samples", type=int, help=f"subnets drawn; 0 for all (default {_SAMPLES})"
     )
     parser.add_argument(
         "--benchmark",
         choices=_BENCHMARKS,
-        help="the space of --truth, whose best 1 %% are ranked as well",
+        help="the space of --truth, whose best 1 %% are ranked beside a sample",
     )
     parser.add_argument(
         "--truth", metavar="FILE", help="accuracies of networks trained alone, .npz"
     )
-    parser.add_argument(
-        "--column", default="cifar10_test", help="of the truth (default cifar10_test)"
-    )
+    parser.add_argument("--column", help=f"of the truth (default {_COLUMN})")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default 0)")
+    parser.add_argument("--seed", type=int, help="of the sample (default 0)")
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="gets rank.csv, rank.json, evaluations.json"
     )
@@ -68,6 +67,12 @@ def run(args: argparse.Namespace) -> int:
     check_least(args, samples=0, batches=0, val_batches=0)
     if (args.truth is None) != (args.benchmark is None):
         raise ValueError("--truth and --benchmark go together: a file and what it is of")
+    if args.truth is None and args.column is not None:
+        raise ValueError("--column is of the truth: leave it out without --truth")
+    for option in ("samples", "seed"):
+        if args.architectures is not None and getattr(args, option) is not None:
+            raise ValueError(f"--{option} is of a sample: leave it out with --architectures")
+    args.column = args.column or _COLUMN
     out = check_folder(args.out)
 
     from ..common.devices import choose_device
@@ -133,16 +138,17 @@ def _chosen(
     if args.architectures is not None:
         return {"given": _given(args.architectures, space)}
     count = space.count()
-    if args.samples == 0 or args.samples >= count:
+    samples = _SAMPLES if args.samples is None else args.samples
+    if samples == 0 or samples >= count:
         if count > 100_000:
-            raise ValueError(f"--samples {args.samples}: the space has {count:.3g} subnets")
+            raise ValueError(f"--samples {samples}: the space has {count:.3g} subnets")
         chosen = {"all": list(space.enumerate())}
     else:
-        rng = random.Random(args.seed)
+        rng = random.Random(args.seed or 0)
         drawn: dict[Architecture, None] = {}
-        while len(drawn) < args.samples:
+        while len(drawn) < samples:
             drawn[space.sample(rng)] = None
-        chosen = {f"{args.samples} drawn": list(drawn)}
+        chosen = {f"{samples} drawn": list(drawn)}
     if table is not None:
         values = table.columns[args.column]
         best = sorted(filter(space.__contains__, table.rows), key=lambda a: -values[table.rows[a]])

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _SPLITTER: tuple[str, ...] = ("criterion", "measure", "method", "rule", "min_group", "choices")
 _SPLITTER += ("layers", "k", "estimator", "batches", "batch_size", "seed")
+_DIMENSIONS = ("measure", "layers", "k", "estimator")
+_LIKENESS = ("method", "rule", "batches", "batch_size")
+_IGNORED = {"lid": (), "gradient": _DIMENSIONS, "random": (*_DIMENSIONS, *_LIKENESS)}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,36 +53,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measure",
         choices=("euclidean", "cosine", "pearson"),
-        default="euclidean",
         help="of the similarity of dimensions (default euclidean)",
     )
     parser.add_argument(
         "--method",
         choices=("best", "exact", "spectral", "random"),
-        default="best",
         help="of partition (default best: exact up to 12 values, spectral above)",
     )
     parser.add_argument(
         "--rule",
         choices=("largest_mean_gap", "largest_intra", "smallest_inter", "released_code"),
-        default="largest_mean_gap",
         help="by which one choice is split of all (default largest_mean_gap)",
     )
     parser.add_argument(
         "--min-group", type=int, help="values of a group (default: half of them; 1 if spectral)"
     )
-    parser.add_argument("--k", type=int, default=20, help="neighbours (default 20)")
+    parser.add_argument("--k", type=int, help="neighbours (default 20)")
     parser.add_argument(
         "--estimator",
         choices=("paper", "unbiased", "two_nn"),
-        default="paper",
         help="of dimensions; two_nn has two neighbours, whatever --k (default paper)",
     )
-    parser.add_argument("--batches", type=int, default=50, help="at most (default 50)")
+    parser.add_argument("--batches", type=int, help="at most (default 50)")
     parser.add_argument(
         "--batch-size",
         type=int,
-        default=128,
         help="samples, joined from batches (default 128, or all where the data have fewer)",
     )
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
@@ -94,6 +92,10 @@ def run(args: argparse.Namespace) -> int:
     if Path(args.out).suffix != ".json":
         raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
     check_file(Path(args.out))
+    for name in _IGNORED[args.criterion]:
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise ValueError(f"--{option} is not for --criterion {args.criterion}: leave it out")
 
     from ..common.devices import choose_device
     from ..nas.lid.profiles import named_layers
@@ -105,7 +107,8 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.subnets.ranking import split
 
     start = time.perf_counter()
-    splitter = Splitter(**{name: getattr(args, name) for name in _SPLITTER})
+    given = {name: getattr(args, name) for name in _SPLITTER}
+    splitter = Splitter(**{name: value for name, value in given.items() if value is not None})
     net, space, trained = load_supernet(args.supernet)
     if args.criterion == "lid":
         named_layers(net, args.layers)  # refuses patterns before the data are read

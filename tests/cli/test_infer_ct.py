@@ -261,8 +261,8 @@ def test_neither_earlier_results_nor_masks_are_scans(weights, tmp_path, capsys, 
     write_nifti(tmp_path / "batch/0.nii.gz", scan[0], scan[2])
     write_nifti(tmp_path / "batch/masks/0_lesion.nii.gz", scan[1], scan[2])
     (tmp_path / "slices").rename(tmp_path / "batch/chest_slices")
-    words = ("--no-mirrors", "--json", "--model", weights)
-    assert call("batch", *words, "--out", "batch/result") == 0
+    words = ("--json", "--model", weights)
+    assert call("batch", *words, "--out", "batch/result", "--no-mirrors") == 0
     capsys.readouterr()
     wanted = ["batch/0.nii.gz", "batch/chest_slices"]
     for typed in (["batch"], ["batch/*.nii.gz", "batch/*_slices", "batch/*/*.nii.gz"]):
@@ -438,6 +438,11 @@ def test_sixteen_bits(weights, tmp_path, capsys, scan):
         ),
         (("series", "--model", "W", "--method", "cam"), "are for the map: give --out"),
         (("series", "--model", "W", "--montage", "0"), "--montage 0"),
+        (("series", "--model", "W", "--montage", "2"), "--montage are for the map: give --out"),
+        (
+            ("series", "--model", "W", "--no-mirrors", "--out", "o", "--no-overlays"),
+            "--no-mirrors and --montage are for the map",
+        ),
         (("series", "slices", "--model", "W", "--series", "1.2"), "the one folder"),
         (("scan.nii.gz", "--model", "W", "--series", "1.2"), "NIfTI, which takes no series"),
         (("series", "--model", "W", "--value-range", "0", "9"), "takes no value_range"),

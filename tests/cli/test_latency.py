@@ -182,6 +182,7 @@ def test_int8(capsys, monkeypatch):
         (("--samples", "3"), "--samples 3: must be at least 8"),
         (("--seconds", "-1"), "--seconds -1: must be a time"),
         (("--out", "table.txt"), "--out table.txt: tables are JSON"),
+        (("--out", "/dev/null/table.json"), "--out /dev/null: /dev/null is a file; name a folder"),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, says):

@@ -25,9 +25,9 @@ def toys(monkeypatch, tmp_path):
     save_weights(create_model("toy"), "supernet.safetensors")
 
 
-def split(*words):
+def split(*words, small=("--k", "4", "--batch-size", "8")):
     where = ("--supernet", "supernet.safetensors", *DATA, "--out", "tree.json")
-    return main(["split", *where, "--k", "4", "--batch-size", "8", "--json", *words])
+    return main(["split", *where, *small, "--json", *words])
 
 
 def rank(*words, out="ranking"):
@@ -40,9 +40,13 @@ def leaves(tmp_path):
     return toy_supernet.train_leaves(tmp_path)
 
 
-@pytest.mark.parametrize("criterion", ["lid", "gradient", "random"])
-def test_split(capsys, criterion):
-    assert split("--criterion", criterion, "--levels", "2") == 0
+@pytest.mark.parametrize(
+    ("criterion", "small"),
+    [("lid", ("--k", "4", "--batch-size", "8")), ("gradient", ("--batch-size", "8"))]
+    + [("random", ())],
+)
+def test_split(capsys, criterion, small):
+    assert split("--criterion", criterion, "--levels", "2", small=small) == 0
     report = json.loads(capsys.readouterr().out)
     tree = SplitTree.load("tree.json", search_space(create_model("toy")))
     assert tree.leaves == ("00", "01", "10", "11") and report["splits"] == json.loads(
@@ -52,7 +56,7 @@ def test_split(capsys, criterion):
     assert tree.checkpoints["root"] == tree.about["supernet"] == "supernet.safetensors"
     assert tree.about["data"] == "toy.yaml" and report["samples"] in (0, 8)
     first = (tree.splits["root"].choice, tree.splits["root"].groups)
-    assert split("--criterion", criterion) == 0
+    assert split("--criterion", criterion, small=small) == 0
     again = SplitTree.load("tree.json").splits["root"]
     assert (again.choice, again.groups) == first
 
@@ -187,7 +191,8 @@ def test_parts_above_the_leaves_need_no_files(capsys, leaves):
         (("--choices", "blocks.0.widht"), "did you mean 'blocks.0.width'"),
         (("--layers", "block.*"), "no layer is called 'block.*'"),
         (("--k", "1"), "k 1: the paper estimator needs 2 neighbours or more"),
-        (("--criterion", "gradient", "--batch-size", "0"), "batch_size 0 must be at least 1"),
+        (("--batches", "0"), "batches 0 and batch_size 8 must be at least 1"),
+        (("--criterion", "gradient"), "--k is not for --criterion gradient: leave it out"),
         (("--batch-size", "5"), "batch_size 5: 4 neighbours need batches of 6 samples"),
         (
             ("--k", "7", "--batch-size", "9"),
@@ -212,6 +217,17 @@ def test_bad_splits_are_one_line(capsys, words, says):
     assert not list(Path().glob("tree.*"))
 
 
+@pytest.mark.parametrize("option", ["measure", "layers", "estimator", "rule", "method", "batches"])
+def test_what_a_criterion_does_not_look_at_is_refused(capsys, option):
+    values = {"measure": "cosine", "estimator": "two_nn", "rule": "released_code"}
+    value = {**values, "method": "spectral", "layers": "*", "batches": "2"}[option]
+    for criterion in ("gradient", "random"):
+        if criterion == "random" or option in ("measure", "layers", "estimator"):
+            assert split("--criterion", criterion, f"--{option}", value, small=()) == 2
+            refused = f"--{option} is not for --criterion {criterion}: leave it out"
+            assert refused in capsys.readouterr().err
+
+
 def test_more_levels_than_choices_allow_are_refused_before_the_data_are_read(capsys, monkeypatch):
     monkeypatch.setattr(FitConfig, "training_batches", None)
     assert split("--levels", "1000000") == 2
@@ -234,6 +250,14 @@ def test_more_levels_than_choices_allow_are_refused_before_the_data_are_read(cap
         (
             ("--supernet", "supernet.safetensors", "--architectures", "toy.yaml"),
             "toy.yaml: not architectures",
+        ),
+        (("--supernet", "gone.ckpt", "--column", "a"), "--column is of the truth: leave it out"),
+        *(
+            (
+                ("--supernet", "gone.ckpt", "--architectures", "toy.yaml", f"--{option}", "0"),
+                f"--{option} is of a sample: leave it out with --architectures",
+            )
+            for option in ("samples", "seed")
         ),
     ],
 )

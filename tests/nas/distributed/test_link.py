@@ -148,6 +148,7 @@ def test_a_plan_of_a_supernet_counts_what_subnets_use(capsys):
         (["measure", "--processes", "1"], "--processes 1: must be at least 2"),
         (["measure", "--seconds", "0"], "--seconds 0.0: more than 0"),
         (["measure", "--device", "cuda", "--processes", "99"], "99 processes here want a GPU each"),
+        (["measure", "--out", "/dev/null/link.json"], "/dev/null is a file; name a folder"),
     ],
 )
 def test_bad_input_is_one_line(capsys, words, says):
