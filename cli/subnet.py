@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from ..nas.training.evaluation import open_subnet
     from ..vision.configs.task import FitConfig
     from ..vision.hub.weights import save_weights
-    from ..vision.subnets.bench import load_supernet
+    from ..vision.subnets.bench import begun, load_supernet
     from ..vision.subnets.best import cut
 
     start = time.perf_counter()
@@ -96,8 +96,11 @@ def run(args: argparse.Namespace) -> int:
     # One that an earlier run measured here, for this very file, is better than one moved here.
     near = table_of_weights(args, net, space) if measured and not own.exists() else None
     bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
-    if measured and near is None:
-        _begun(bench, own)
+    if measured and near is None and begun(bench, own) is None:
+        raise ValueError(
+            f"{own}: a latency table of another supernet, size or machine; name another --out, or "
+            "remove it"
+        )
     # Before the search, so that a config that will not do costs nothing.
     errors = None if judge is None else Errors(bench, judge, config, args.batches)
     if errors is not None:
@@ -147,6 +150,7 @@ def _searched(
 ) -> tuple[Subnet, str]:
     """The best subnet, and what it was chosen for; `own` is where a table that is needed goes."""
     from ..common.progress import progress_bar
+    from ..vision.subnets.bench import begun
     from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors, moved_table
     from ..vision.subnets.evaluations import Evaluations, evaluations_beside
 
@@ -154,7 +158,8 @@ def _searched(
         table = moved_table(near, bench)
     elif own is not None:
         with progress_bar("measuring subnets, since no --table is given") as tell:
-            table = bench.complete(_begun(bench, own), path=own, report=tell, **OWN_TABLE)
+            table = begun(bench, own) or bench.table()
+            table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective, named = None, "most multiply-adds"
     if args.evaluations is None:
         evaluations = evaluations_beside(args.supernet, bench.space)
@@ -170,20 +175,6 @@ def _searched(
         predictors = cost_predictors(bench, table)
     # No bar from here on: it would take time from what is measured.
     return best_subnet(bench, bounds, objective=objective, predictors=predictors, **settings), named
-
-
-def _begun(bench: Bench, own: Path) -> LatencyTable:
-    """The table that an earlier run measured for this very subnet, or an empty one."""
-    from ..nas.efficiency.table import LatencyTable
-    from ..vision.subnets.bench import begun
-
-    table = begun(bench, own)
-    if table is None:
-        held = LatencyTable.load(own)
-        what = held.conditions.difference(bench.conditions)
-        what = what or f"it is of {held.model.get('name')} with other choices or arguments"
-        raise ValueError(f"{own} holds another table ({what}); name another --out, or remove it")
-    return table
 
 
 def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:
