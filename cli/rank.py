@@ -72,7 +72,6 @@ def run(args: argparse.Namespace) -> int:
     for option in ("samples", "seed"):
         if args.architectures is not None and getattr(args, option) is not None:
             raise ValueError(f"--{option} is of a sample: leave it out with --architectures")
-    args.column = args.column or _COLUMN
     out = check_folder(args.out)
 
     from ..common.devices import choose_device
@@ -110,8 +109,8 @@ def run(args: argparse.Namespace) -> int:
         "evaluated": len(ranking),
         "best": {"architecture": rows[0]["architecture"], args.metric: rows[0][args.metric]},
         "not_finite": [row["architecture"] for row in rows if row[args.metric] is None],
-        "truth": None if table is None else {"benchmark": args.benchmark, "column": args.column},
-        "comparisons": comparisons(groups, errors, parameters, table, args.column),
+        "truth": None if table is None else {"benchmark": args.benchmark, "column": _column(args)},
+        "comparisons": comparisons(groups, errors, parameters, table, _column(args)),
     }
     write_json(out / "rank.json", report)
     print(json.dumps(report, indent=2) if args.json else lines(report))
@@ -126,9 +125,13 @@ def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:
     table = getattr(tabular, args.benchmark)(args.truth)
     if not table.space.holds(space):
         raise ValueError(f"--benchmark {args.benchmark}: its networks are not of this supernet")
-    if args.column not in table.columns:
-        raise ValueError(f"--column {args.column}: {args.truth} has {', '.join(table.columns)}")
+    if _column(args) not in table.columns:
+        raise ValueError(f"--column {_column(args)}: {args.truth} has {', '.join(table.columns)}")
     return table
+
+
+def _column(args: argparse.Namespace) -> str:
+    return args.column or _COLUMN
 
 
 def _chosen(
@@ -150,7 +153,7 @@ def _chosen(
             drawn[space.sample(rng)] = None
         chosen = {f"{samples} drawn": list(drawn)}
     if table is not None:
-        values = table.columns[args.column]
+        values = table.columns[_column(args)]
         best = sorted(filter(space.__contains__, table.rows), key=lambda a: -values[table.rows[a]])
         chosen["true best 1 %"] = best[: max(2, len(best) // 100)]
     return chosen
@@ -183,7 +186,7 @@ def _rows(
             "parameters": ranked.parameters,
         }
         if table is not None:
-            row[args.column] = table.look_up(ranked.architecture, args.column)
+            row[_column(args)] = table.look_up(ranked.architecture, _column(args))
         rows.append({**row, "architecture": ranked.architecture.to_json()})
     if rows[0][args.metric] is None:
         raise ValueError(f"--metric {args.metric}: not finite for any of {len(rows)} subnets")
