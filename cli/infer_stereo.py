@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.rectification import require_content
     from ..stereo.rectify import warn_of_raw
     from ..stereo.result import FORMATS
-    from ..vision.io.images import as_image, read_image
+    from ..vision.io.images import as_image, read_pair
 
     formats = None if args.format is None else check_formats(args.format, FORMATS)
     memory = None if args.memory is None else 1e9 * args.memory
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     before = set(out.iterdir()) if out.is_dir() else set()
 
     def work(name: str) -> dict:
-        left, right = (read_image(file) for file in (pairs[name].left, pairs[name].right))
+        left, right = read_pair(pairs[name].left, pairs[name].right)
         if rectifier is not None:
             require_content(left, right)
             left, right = map(as_image, rectifier(left, right))

@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from ..common.extras import from_extra
+from ..vision.io.images import used_bits
 
 __all__ = ["Bag", "decode", "is_bag", "open_bag"]
 
@@ -94,7 +95,8 @@ class Bag:
                         except ValueError as error:
                             damaged.append(str(error))
                             continue
-                        shift = max(shift, _shift(views))  # a bag may begin in the dark
+                        if views[0].dtype == np.uint16:  # a bag may begin in the dark
+                            shift = max(shift, used_bits(views) - 8)
                         left, right = (_as_bytes(view, shift) for view in views)
                         done += 1
                         yield left, right, taken[0][0] / 1e9
@@ -230,14 +232,6 @@ def _decoded(message: Any) -> np.ndarray:
     shape = (height, width, channels) if channels > 1 else (height, width)
     picture = rows.view(kind).astype(dtype).reshape(shape)
     return picture if conversion is None else cv2.cvtColor(picture, conversion)
-
-
-def _shift(views: list[np.ndarray]) -> int:
-    """Bits beyond 8 that pictures use: 10, 12, 14 or 16 bits are what cameras deliver."""
-    if views[0].dtype == np.uint8:
-        return 0
-    used = int(max(view.max() for view in views)).bit_length()
-    return next(bits for bits in (10, 12, 14, 16) if used <= bits) - 8
 
 
 def _as_bytes(view: np.ndarray, shift: int) -> np.ndarray:

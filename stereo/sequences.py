@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.files import by_numbers
-from ..vision.io.images import SUFFIXES, read_image, to_bytes
+from ..vision.io.images import SUFFIXES, read_pair, to_bytes
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in, side_folders
 from .bags import is_bag, open_bag
 from .captures import LAYOUTS, open_captures, without_secrets
@@ -206,11 +206,11 @@ def _read(pairs: list[tuple[Path, Path, str]], notes: list[str]) -> Iterator[Ste
     try:
         for left, right, name in pairs:
             try:
-                views = to_bytes(read_image(left)), to_bytes(read_image(right))
+                first, second = map(to_bytes, read_pair(left, right))
             except (ValueError, OSError) as error:
                 failed.append(str(error))
                 continue
-            yield StereoFrame(*views, name)
+            yield StereoFrame(first, second, name)
     finally:
         if failed:
             notes.append(passed_over(len(failed), failed[0]))

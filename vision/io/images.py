@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,11 @@ __all__ = [
     "as_image",
     "image_size",
     "read_image",
+    "read_pair",
     "read_pixels",
     "to_bytes",
     "to_float",
+    "used_bits",
     "write_image",
 ]
 
@@ -74,6 +77,28 @@ def read_image(path: str | os.PathLike, upright: bool = True) -> Tensor:
     """
     pixels = read_pixels(path, upright)
     return to_float(np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels)
+
+
+def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor, Tensor]:
+    """Read two images of alike cameras as `read_image` does.
+
+    Those that deliver 10, 12 or 14 bits mostly leave the upper bits of a 16-bit file empty: then
+    the largest value of so many bits is white, in both images.
+    """
+    pixels = [read_pixels(path) for path in (left, right)]
+    spare = 0
+    if all(view.dtype == np.uint16 for view in pixels):
+        spare = 16 - used_bits(pixels)
+    first, second = (
+        np.repeat(view[:, :, None], 3, axis=2) if view.ndim == 2 else view for view in pixels
+    )
+    return to_float(first << spare), to_float(second << spare)
+
+
+def used_bits(pixels: Sequence[np.ndarray]) -> int:
+    """Bits that a camera delivered, by the largest value of its 16-bit pictures: 10, 12, 14, 16."""
+    used = int(max(view.max() for view in pixels)).bit_length()
+    return next(bits for bits in (10, 12, 14, 16) if used <= bits)
 
 
 def as_image(image: ImageLike, which: str = "image") -> Tensor:

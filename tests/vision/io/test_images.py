@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vizoo.vision.io.images import image_size, read_image, read_pixels, to_bytes, write_image
+from vizoo.vision.io.images import (
+    image_size,
+    read_image,
+    read_pair,
+    read_pixels,
+    to_bytes,
+    write_image,
+)
 
 RGB = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
 DEEP = np.random.default_rng(1).integers(0, 65536, (12, 17, 4), dtype=np.uint16)
@@ -222,3 +229,20 @@ def test_a_size_is_taken_from_images_of_common_kinds_alone(tmp_path):
     huge.write_bytes(b"P5 60000 60000 255\n")
     with pytest.raises(ValueError, match=r"huge.pgm: too many pixels"):
         image_size(huge)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("colours", [True, False])
+def test_a_pair_is_as_bright_as_the_bits_of_its_cameras(tmp_path, bits, colours):
+    """Both alike: the darker view does not go by its own largest value."""
+    shape = (6, 8, 3) if colours else (6, 8)
+    bright = np.random.default_rng(0).integers(0, 1 << bits, shape).astype(np.uint16)
+    bright.flat[:3] = (1 << bits) - 1
+    views = [bright, bright // 8]
+    for name, view in zip(("l.png", "r.png"), views, strict=True):
+        cv2.imwrite(str(tmp_path / name), view.astype(np.uint8) if bits == 8 else view)
+    found = read_pair(tmp_path / "l.png", tmp_path / "r.png")
+    for image, view in zip(found, views, strict=True):
+        wanted = view[:, :, ::-1] if colours else np.repeat(view[:, :, None], 3, axis=2)
+        wanted = torch.from_numpy(wanted.copy().astype(np.float32)).permute(2, 0, 1)
+        torch.testing.assert_close(image, wanted / ((1 << bits) - 1), atol=2e-3, rtol=0)
