@@ -382,6 +382,23 @@ class MatchingNetwork(nn.Module):
     output_names = ("disparity",)
     scored = True  # `predict` also gives how sure the matching scores are
 
+    def example_inputs(
+        self,
+        height: int,
+        width: int,
+        *,
+        batch: int = 1,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> tuple[Tensor, Tensor]:
+        """A random image, and itself moved by a few pixels.
+
+        Of two random ones no candidate would match better than the others, and another order of
+        summation would choose another.
+        """
+        left = torch.rand((batch, 3, height, width), device=device, dtype=dtype)
+        return left, left.roll(-6, dims=3)
+
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         """Disparity of the left view.
 
