@@ -102,13 +102,14 @@ def upsampled_loss(
 def _at_full_size(
     prediction: Tensor, size: torch.Size, volumes: Sequence[tuple[Tensor, float]]
 ) -> Tensor:
-    if not volumes:
+    height, width = prediction.shape[-2:]
+    cell = {scores.shape[-1]: float(step) for scores, step in reversed(volumes)}.get(width)
+    if volumes and cell is None:  # refined: as far as the finest scores where that is whole pixels
+        cell = volumes[0][1] * volumes[0][0].shape[-1] / width
+        cell = cell if cell.is_integer() else None
+    if cell is None or cell * height < size[0] or cell * width < size[1]:
         return F.interpolate(prediction, size, mode="bilinear")
-    (finest, step), width = volumes[0], prediction.shape[-1]
-    # What is refined covers as much as the finest scores.
-    steps = {scores.shape[-1]: step for scores, step in reversed(volumes)}
-    cell = steps.get(width, step * finest.shape[-1] / width)
-    enlarged = F.interpolate(prediction, scale_factor=float(cell), mode="bilinear")
+    enlarged = F.interpolate(prediction, scale_factor=cell, mode="bilinear")
     return enlarged[..., : size[0], : size[1]]
 
 

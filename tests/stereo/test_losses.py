@@ -12,6 +12,7 @@ from vizoo.stereo.losses import (
     multiscale_loss,
     upsampled_loss,
 )
+from vizoo.vision.hub.create import create_model
 
 
 def test_pooling_of_dense_disparity_is_the_plain_average():
@@ -113,3 +114,20 @@ def test_scores_may_go_beyond_the_image():
     share = at_cells.frac()[..., :7, :11]  # the last row and column lie beyond
     entropy = -(share * share.log() + (1 - share) * (1 - share).log())
     torch.testing.assert_close(loss, entropy.mean(), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(128, 256), (97, 96)])
+@pytest.mark.parametrize("name", ["easnet_extended", "easnet_small"])
+def test_refined_maps_of_networks_lie_on_the_image(name, size):
+    """Their shapes with a plane in them; at the border enlarging repeats the last cell."""
+    net = create_model(name, max_disparity=48).eval()
+    with torch.inference_mode():
+        (stage,), volumes = net.forward_volumes(*torch.rand(2, 1, 3, *size).unbind())
+    truth = ramp(*size, 1)
+    inner = torch.zeros_like(truth, dtype=torch.bool)
+    inner[..., 16:-16, 16:-16] = True
+    half = stage[1]
+    plane = F.interpolate(truth, half.shape[-2:], mode="bilinear")
+    if name == "easnet_small":  # padded to whole cells
+        plane = ramp(*half.shape[-2:], 2)
+    assert upsampled_loss([[plane]], truth, inner, [1.0], volumes=volumes) < 1e-4
