@@ -195,6 +195,8 @@ def find_calibrations(
             own[name] = common
         else:
             own[name] = read_calibration(pair.calibration, unit, grey=_grey(pair.left))
+    if args.baseline_unit is not None and args.raw is None and not any(own.values()):
+        raise ValueError("--baseline-unit is that of a calibration file, and there is none")
     if args.max_depth is not None:
         if not args.max_depth > 0:
             raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
@@ -206,5 +208,5 @@ def find_calibrations(
 
 
 def _grey(left: Path) -> bool:
-    """Whether a left image, or a folder of them, is of KITTI's grey cameras, by its name."""
-    return "image_0" in (left.stem, left.name, left.parent.name)
+    """Whether a left image, or a folder of them, is of KITTI's grey cameras, by its names."""
+    return not {"image_0", "image_00"}.isdisjoint((left.stem, *left.absolute().parts))

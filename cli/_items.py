@@ -162,7 +162,7 @@ def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
 def _reason(error: Exception) -> str:
     """Why it failed; what is neither the user's nor memory's fault is raised again."""
     if ran_out_of_memory(error):
-        return "there is not enough memory for it"
+        return "there is not enough memory for it: make it smaller"
     if not isinstance(error, (ValueError, OSError)):
         raise error
     if isinstance(error, OSError) and error.strerror and error.filename:

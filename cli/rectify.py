@@ -73,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
     cause = "did the same two cameras take all pairs?" if args.auto else None
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 
+    calib, described = out / "calib.txt", False
+
     def work(name: str) -> dict:
         started = time.perf_counter()
         with collect_warnings() as notes:
@@ -81,20 +83,21 @@ def run(args: argparse.Namespace) -> int:
             images = rectifier(*raw)
         rows, doubts = check_rows(*images, cause=cause) if name in checked else (None, [])
         written = [out / side / f"{name}.png" for side in ("left", "right")]
+        nonlocal described
+        if not described and isinstance(rectifier, RigRectifier):  # of no earlier run's pictures
+            _write(calib, rectifier, args)
+            described = True
         for file, image in zip(written, images, strict=True):
             write_image(file, image)
         seconds = time.perf_counter() - started
         facts = {"size": list(images[0].shape[:2]), "row_offset": rows}
         return item_summary(name, facts, seconds, written, notes + doubts)
 
-    calib = out / "calib.txt"
-    summary = {"calibration": args.calibration}
-    if isinstance(rectifier, RigRectifier):
-        summary |= {"rectified": str(calib), "kept": rectifier.kept}
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
-    if isinstance(rectifier, RigRectifier):  # not before the pictures that it is of
-        _write(calib, rectifier, args)
+    summary = {"calibration": args.calibration}
+    if described and isinstance(rectifier, RigRectifier):
+        summary |= {"rectified": str(calib), "kept": rectifier.kept}
     written = {file for item in items for file in item.get("files", ())}
     folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
     there = {str(file) for folder in folders for file in images_in(folder)}

@@ -95,9 +95,9 @@ class Bag:
                         except ValueError as error:
                             damaged.append(str(error))
                             continue
-                        if views[0].dtype == np.uint16:  # a bag may begin in the dark
-                            shift = max(shift, used_bits(views) - 8)
-                        left, right = (_as_bytes(view, shift) for view in views)
+                        # It may begin in the dark.
+                        shift = max(shift, *(used_bits(view) - 8 for view in views))
+                        left, right = (as_bytes(view, shift) for view in views)
                         done += 1
                         yield left, right, taken[0][0] / 1e9
             alone += sum(map(len, waiting))
@@ -234,7 +234,8 @@ def _decoded(message: Any) -> np.ndarray:
     return picture if conversion is None else cv2.cvtColor(picture, conversion)
 
 
-def _as_bytes(view: np.ndarray, shift: int) -> np.ndarray:
+def as_bytes(view: np.ndarray, shift: int) -> np.ndarray:
+    """A picture as (H, W, 3) uint8, where it has 16 bits without so many of the lowest."""
     if view.dtype == np.uint16:
         view = np.minimum(view >> shift, 255).astype(np.uint8)
     return np.repeat(view[:, :, None], 3, axis=2) if view.ndim == 2 else view

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..datasets.files import by_numbers
-from ..vision.io.images import SUFFIXES, read_pair, to_bytes
+from ..vision.io.images import SUFFIXES, read_pixels, used_bits
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in, side_folders
-from .bags import is_bag, open_bag
+from .bags import as_bytes, is_bag, open_bag
 from .captures import LAYOUTS, open_captures, without_secrets
 
 __all__ = ["StereoFrame", "StereoSequence", "open_sequence"]
@@ -203,13 +203,16 @@ def _images(word: str) -> list[Path]:
 
 def _read(pairs: list[tuple[Path, Path, str]], notes: list[str]) -> Iterator[StereoFrame]:
     failed = []
+    shift = 0
     try:
         for left, right, name in pairs:
             try:
-                first, second = map(to_bytes, read_pair(left, right))
+                views = read_pixels(left), read_pixels(right)
             except (ValueError, OSError) as error:
                 failed.append(str(error))
                 continue
+            shift = max(shift, *(used_bits(view) - 8 for view in views))
+            first, second = (as_bytes(view, shift) for view in views)
             yield StereoFrame(first, second, name)
     finally:
         if failed:

@@ -256,8 +256,8 @@ class DisparityWriter(BasePredictionWriter):
             beyond = disparity.isfinite() & (disparity > PNG_MOST)
             if self.suffix == "png" and beyond.any():
                 warnings.warn(
-                    f"{path}: {int(beyond.sum())} pixels were cut to {PNG_MOST:.0f} px, the most "
-                    "that a PNG holds; the suffixes pfm and npy hold more",
+                    f"disparities are cut to {PNG_MOST:.0f} px, the most that a PNG holds; the "
+                    "suffixes pfm and npy hold more",
                     stacklevel=2,
                 )
                 disparity = torch.where(beyond, PNG_MOST, disparity)

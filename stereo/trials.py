@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +19,7 @@ from ..common.memory import ran_out_of_memory
 from ..common.warned import collect_warnings
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.io.glb import write_glb
-from ..vision.io.images import image_size, read_image, to_bytes
+from ..vision.io.images import image_size, read_pair, to_bytes
 from .auto_rectify import auto_rectifier
 from .choices import Choices, Report
 from .infer import open_pair
@@ -110,7 +110,7 @@ class Trials:
         """
         start = time.perf_counter()
         with self._one, collect_warnings(own_thread=True) as notes:
-            views = self._read(left, "left"), self._read(right, "right")
+            views = self._read(left, right)
             open_pair(*views)
             if rectify:
                 views = _rectified(*views)
@@ -158,21 +158,25 @@ class Trials:
             facts.append(f"no calibration: the cloud assumes a focal length of {width} px (53°)")
         return Found(result, facts="\n\n".join(facts), **files)
 
-    def _read(self, path: str | None, side: str) -> Tensor:
-        if path is None:
-            raise ValueError(f"the {side} image is missing")
-        if not Path(path).is_file():
-            raise ValueError(f"the {side} image is no longer here; drop it again")
+    def _read(self, left: str | None, right: str | None) -> tuple[Tensor, Tensor]:
+        for path, side in ((left, "left"), (right, "right")):
+            if path is None:
+                raise ValueError(f"the {side} image is missing")
+            if not Path(path).is_file():
+                raise ValueError(f"the {side} image is no longer here; drop it again")
+        first, second = cast("tuple[str, str]", (left, right))
         try:
-            height, width = image_size(path)
-            if height * width > self.max_pixels:
-                raise ValueError(
-                    f"{path}: {width}x{height} are {height * width / 1e6:.1f} million pixels, more "
-                    f"than the {self.max_pixels / 1e6:.1f} that this page takes"
-                )
-            return read_image(path)
+            for path in (first, second):
+                height, width = image_size(path)
+                if height * width > self.max_pixels:
+                    raise ValueError(
+                        f"{path}: {width}x{height} are {height * width / 1e6:.1f} million pixels, "
+                        f"more than the {self.max_pixels / 1e6:.1f} that this page takes"
+                    )
+            return read_pair(first, second)
         except (OSError, ValueError) as error:
-            raise _nameless(error, path, f"the {side} image") from error
+            told = _nameless(error, first, "the left image")
+            raise _nameless(told, second, "the right image") from error
 
 
 def _nameless(error: Exception, path: str, name: str) -> ValueError:

@@ -292,18 +292,18 @@ def _pool_whole(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """`avg_pool2d` whose last windows reach beyond the image, by sums of whole windows."""
+    """`avg_pool2d` whose last windows reach beyond the image, by whole windows."""
     apart = list(stride or kernel) == list(kernel) and not any(padding)
     if not (ceil_mode and apart) or count_include_pad or divisor_override is not None:
         return NotImplemented
     sizes = x.shape[-2:]
     right, bottom = -sizes[1] % kernel[1], -sizes[0] % kernel[0]
-    sums = F.avg_pool2d(F.pad(x, (0, right, 0, bottom)), kernel, divisor_override=1)
+    pooled = F.avg_pool2d(F.pad(x, (0, right, 0, bottom)), kernel)
     rows, columns = (
-        (size - side * torch.arange(count, device=x.device)).clamp(max=side)
-        for size, side, count in zip(sizes, kernel, sums.shape[-2:], strict=True)
+        side / (size - side * torch.arange(count, device=x.device)).clamp(max=side)
+        for size, side, count in zip(sizes, kernel, pooled.shape[-2:], strict=True)
     )
-    return sums / (rows[:, None] * columns)
+    return pooled * (rows[:, None] * columns).to(x.dtype)
 
 
 def _write_compiled(job: Job, file: Path) -> None:

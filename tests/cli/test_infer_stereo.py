@@ -332,7 +332,7 @@ def test_a_pair_too_large_for_memory_is_one_bad_pair(scene, capsys, monkeypatch)
     write_image(scene / "a/2.png", dark)
     assert call("a", "b", *words) == 1
     error = capsys.readouterr().err
-    assert "a/2.png and b/2.png: there is not enough memory for it" in error
+    assert "a/2.png and b/2.png: there is not enough memory for it: make" in error
     assert "1 of 3 pairs failed" in error and "Traceback" not in error
     assert {"0_disparity.npy", "1_disparity.npy"} < results(scene / "out")
 
@@ -372,6 +372,10 @@ def test_without_a_model_it_is_the_one_that_is_shipped(scene, capsys):
         (
             ("--model", "stand-in", "--focal", "9", "--baseline", "4", "--baseline-unit", "cm"),
             "--baseline takes metres",
+        ),
+        (
+            ("--model", "stand-in", "--baseline-unit", "cm"),
+            "of a calibration file, and there is none",
         ),
         (("--model", "stand-in", "--calib", "l.png"), "not a calibration file"),
         (("--model", "stand-in", "--calib", "none.txt"), "no such calibration file"),

@@ -1,6 +1,7 @@
 """Raw cameras from the command line: calibrate, rectify, infer; one line for whatever is wrong."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,9 @@ def test_a_run_without_a_picture_leaves_the_calibration_of_those_there(raw, tmp_
     write_image(tmp_path / "flat.png", np.full((HEIGHT, WIDTH, 3), 90, np.uint8))
     words = ["rectify", str(raw / "rig.yml"), "flat.png", "flat.png", "--out", "out"]
     assert main([*words, "--fov", "60"]) == 2
+    shutil.copy(tmp_path / "flat.png", tmp_path / "other.png")
+    words = ["rectify", str(raw / "rig.yml"), "flat.png", "other.png", "flat.png", "other.png"]
+    assert main([*words, "--out", "out", "--fov", "60"]) == 1
     assert (tmp_path / "out/calib.txt").read_bytes() == before
 
 

@@ -267,3 +267,14 @@ def test_options_refused(tmp_path, options, words):
     )
     with pytest.raises(ValueError, match="not for two"):
         open_sequence(two, other, layout="side-by-side")
+
+
+def test_a_folder_of_twelve_bits_keeps_its_brightness(tmp_path):
+    """Also where a frame is darker than ten bits would show."""
+    for number, most in enumerate((1030, 1000, 1030)):
+        for side, view in zip(("left", "right"), next(views(1)), strict=True):
+            deep = (view[:, :, 0].astype(np.float64) * most / view.max()).astype(np.uint16)
+            (tmp_path / side).mkdir(exist_ok=True)
+            cv2.imwrite(str(tmp_path / side / f"{number}.png"), deep)
+    brightness = [frame.left.mean() for frame in open_sequence(tmp_path)]
+    np.testing.assert_allclose(brightness, brightness[0], rtol=0.05)

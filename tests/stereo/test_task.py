@@ -152,7 +152,7 @@ def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
     writer = DisparityWriter(str(tmp_path / "found"))
     task = StereoTask("fadnet_plus_micro")
     task.forward = lambda left, right: 400 * left[:, :1]
-    with pytest.warns(UserWarning, match=r"pixels were cut to 256 px.*pfm and npy hold more"):
+    with pytest.warns(UserWarning, match=r"are cut to 256 px.*pfm and npy hold more"):
         found = _trainer(tmp_path, callbacks=[writer]).predict(task, _data())
     for prediction in found:
         disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.png")

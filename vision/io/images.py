@@ -12,7 +12,6 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +74,7 @@ def read_image(path: str | os.PathLike, upright: bool = True) -> Tensor:
         FileNotFoundError: there is no such file.
         ValueError: the file is not an image, is damaged, is cut short or holds float values.
     """
-    pixels = read_pixels(path, upright)
-    return to_float(np.repeat(pixels[:, :, None], 3, axis=2) if pixels.ndim == 2 else pixels)
+    return to_float(read_pixels(path, upright))
 
 
 def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor, Tensor]:
@@ -85,19 +83,17 @@ def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor
     Those that deliver 10, 12 or 14 bits mostly leave the upper bits of a 16-bit file empty: then
     the largest value of so many bits is white, in both images.
     """
-    pixels = [read_pixels(path) for path in (left, right)]
-    spare = 0
-    if all(view.dtype == np.uint16 for view in pixels):
-        spare = 16 - used_bits(pixels)
-    first, second = (
-        np.repeat(view[:, :, None], 3, axis=2) if view.ndim == 2 else view for view in pixels
-    )
-    return to_float(first << spare), to_float(second << spare)
+    views = [read_pixels(path) for path in (left, right)]
+    spare = 16 - max(map(used_bits, views))
+    first, second = (view << spare if view.dtype == np.uint16 else view for view in views)
+    return to_float(first), to_float(second)
 
 
-def used_bits(pixels: Sequence[np.ndarray]) -> int:
-    """Bits that a camera delivered, by the largest value of its 16-bit pictures: 10, 12, 14, 16."""
-    used = int(max(view.max() for view in pixels)).bit_length()
+def used_bits(pixels: np.ndarray) -> int:
+    """Bits that a camera delivered: 8, or by the largest of 16-bit values 10, 12, 14 or 16."""
+    if pixels.dtype == np.uint8:
+        return 8
+    used = int(pixels.max()).bit_length()
     return next(bits for bits in (10, 12, 14, 16) if used <= bits)
 
 
@@ -142,8 +138,9 @@ def image_size(path: str | os.PathLike) -> tuple[int, int]:
         with _FILTERS, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with Image.open(path, formats=_COMMON) as image:
-                turned = isinstance(image, TiffImageFile) and _orientation(image) in (5, 6, 7, 8)
-                return image.size if turned else image.size[::-1]
+                if isinstance(image, TiffImageFile):  # versions of Pillow differ in what they turn
+                    return int(image.tag_v2[257]), int(image.tag_v2[256])
+                return image.size[::-1]
     except Image.DecompressionBombError as error:
         raise ValueError(f"{path}: too many pixels") from error
     except Exception as error:  # a header, too, is damaged in many ways
@@ -186,7 +183,9 @@ def read_pixels(path: str | os.PathLike, upright: bool = True) -> np.ndarray:
 
 
 def to_float(pixels: np.ndarray) -> Tensor:
-    """Return a uint8 or uint16 array (H, W, 3) as a float32 tensor (3, H, W) in [0, 1]."""
+    """Return a uint8 or uint16 array, RGB or grey, as a float32 tensor (3, H, W) in [0, 1]."""
+    if pixels.ndim == 2:
+        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
     scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
@@ -257,12 +256,14 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
             image = Image.open(io.BytesIO(data))
         if image.width * image.height > _PIXEL_LIMIT:
             raise ValueError(f"{image.width}x{image.height} pixels are too many")
-        orientation = _orientation(image)
+        orientation = _orientation(image.getexif())
         image.load()
     except UnidentifiedImageError:
-        if data.startswith(_TIFF):
-            return _decode_deep(data)
-        raise
+        if not data.startswith(_TIFF):
+            raise
+        exif = Image.Exif()
+        exif.load(data)
+        return _decoded_tiff(_decode_deep(data), _orientation(exif), upright)
     if _reduced(data, image):
         pixels = _decode_deep(data)
     elif image.mode.startswith("I;16"):
@@ -271,14 +272,19 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
         raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
     else:
         pixels = np.array(image.convert("L" if image.mode in ("1", "L", "LA", "La") else "RGB"))
-    if isinstance(image, TiffImageFile):  # Pillow and OpenCV have turned it
-        return pixels if upright else _turned(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+    if isinstance(image, TiffImageFile):
+        return _decoded_tiff(pixels, orientation, upright)
     return _turned(pixels, orientation) if upright else pixels
 
 
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 to 8; of a TIFF it is gone once the image is loaded."""
-    return image.getexif().get(0x0112, 1)
+def _decoded_tiff(pixels: np.ndarray, orientation: int, upright: bool) -> np.ndarray:
+    """What Pillow or OpenCV made of a TIFF, which both turn upright."""
+    return pixels if upright else _turned(pixels, {6: 8, 8: 6}.get(orientation, orientation))
+
+
+def _orientation(exif: Image.Exif) -> int:
+    """The orientation, 1 to 8; of a TIFF it is gone once the image is loaded."""
+    return exif.get(0x0112, 1)
 
 
 def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from vizoo.vision.io.images import (
     image_size,
@@ -93,6 +93,18 @@ def test_orientation_is_applied(tmp_path, kind, orientation):
     assert read_image(path).shape == (3, *turned.shape[:2])
     assert read_image(path, upright=False).shape == (3, 12, 17)
     assert image_size(path) == (12, 17)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_tiff_that_pillow_does_not_know_lies_as_it_is_stored(tmp_path, orientation):
+    path, grey = tmp_path / "a.tiff", np.where(RGB[:, :, 0] > 127, np.uint8(255), np.uint8(0))
+    # Bits from the lowest on, which leaves 0 and 255 as they are.
+    backwards = {0x0112: orientation, 0x010A: 2}
+    Image.fromarray(np.stack([grey, grey], axis=-1)).save(path, tiffinfo=backwards)
+    with pytest.raises(UnidentifiedImageError):
+        Image.open(path)
+    np.testing.assert_array_equal(read_pixels(path, upright=False), grey)
+    assert read_pixels(path).shape == ((12, 17) if orientation < 5 else (17, 12))
 
 
 @pytest.mark.parametrize("most", [100, 255, 256, 4095, 65535])
