@@ -227,8 +227,10 @@ class StereoPredictor:
         seconds = share * self.estimate(height, width)
         if seconds <= _LONG:
             return []
-        size = f"{width}x{height} pixels"
-        return [f"{size} take about {seconds:.0f} s on {self.device}; a smaller scale takes less"]
+        return [
+            f"{width}x{height} pixels take about {seconds:.0f} s on {self.device}, several times as "
+            "long where disparities are beyond the network's reach; a smaller scale takes less"
+        ]
 
     @torch.inference_mode()
     def maps(self, left: Tensor, right: Tensor) -> Tensor:
