@@ -200,7 +200,8 @@ class CTResult:
         folder = Path(folder)
         slices = folder / f"{name}{_SLICES}"
         before: set[Path] = set()
-        if is_result(slices):
+        mapped = is_result(slices)
+        if mapped:
             names = f"{name}{_MONTAGE}", f"{name}{_MAP}"
             before = {*(folder / part for part in names), *slices.glob("[0-9]*.png")}
         written = [write_json(folder / f"{name}.json", {**self.summary(), **(facts or {})})]
@@ -208,8 +209,9 @@ class CTResult:
             written += self._save_map(folder, name, montage)
         for old in before - set(written):
             old.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not there, or not empty
-            slices.rmdir()
+        if mapped:
+            with suppress(OSError):  # it is not there, or not empty
+                slices.rmdir()
         return written
 
     def _save_map(self, folder: Path, name: str, montage: int) -> list[Path]:
@@ -248,7 +250,8 @@ class CTResult:
 def is_result(path: Path) -> bool:
     """Whether a path is one that `CTResult.save` wrote, pictures and maps that look like scans."""
     if path.name.endswith(_SLICES):  # a scan's folder may be called so too
-        return path.with_name(f"{path.name.removesuffix(_SLICES)}.json").is_file()
+        name = path.name.removesuffix(_SLICES)
+        return all(path.with_name(f"{name}{part}").is_file() for part in (".json", _MONTAGE))
     return path.name.endswith((_MONTAGE, _MAP))
 
 

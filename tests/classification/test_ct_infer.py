@@ -110,7 +110,7 @@ def test_scans_of_any_kind(tmp_path, kind):
     assert result.probabilities.sum() == pytest.approx(1)
     assert result.slices == [0, 2, 4, 7, 9, 11]
     (tmp_path / "out/scan_slices").mkdir(parents=True)
-    for before in ("scan.json", "scan_slices/0002.png"):
+    for before in ("scan.json", "scan_montage.png", "scan_slices/0002.png"):
         (tmp_path / "out" / before).touch()
     files = result.save(tmp_path / "out", "scan", montage=4)
     assert {file for file in (tmp_path / "out").rglob("*") if file.is_file()} == set(files)
@@ -139,8 +139,12 @@ def test_what_is_no_earlier_result_stays(tmp_path):
     own = tmp_path / "scan_slices/0001.png"  # of a scan that is called so
     own.parent.mkdir()
     own.touch()
+    for _ in range(2):
+        result.save(tmp_path, "scan")
+        assert own.exists()
+    own.unlink()
     result.save(tmp_path, "scan")
-    assert own.exists()
+    assert own.parent.is_dir()
 
 
 def test_the_montage_holds_the_highest_slices():
