@@ -195,10 +195,12 @@ def _keep_size(net: nn.Module, count: int, name: str, shape: Sequence[int]) -> N
     if count:
         try:
             follow(on_meta(net), torch.empty(1, *shape, device="meta"))
-        except RuntimeError as error:
+        except (RuntimeError, AssertionError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise ValueError(
-                f"unhalved {count}: {name} then has maps that do not meet in size, as where a "
-                "block keeps it and its shortcut does not; take another number"
+                f"unhalved {count}: {name} then fails on images of {shape[1]}x{shape[2]} "
+                f"({reason}), as where a block keeps their size and its shortcut does not; take "
+                "another number"
             ) from error
 
 
