@@ -35,7 +35,8 @@ def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConf
     from ..vision.hub.registry import model_info
 
     task = model_info(cast("dict[str, Any]", net.architecture)["name"]).task
-    if args.evaluate is not None and Path(args.evaluate).is_dir():
+    # Of what is too long for a path, as typed YAML may be, `Path.is_dir` raises.
+    if args.evaluate is not None and os.path.isdir(args.evaluate):
         name = _FOLDER.format(task=task)
         if name not in list_configs():
             raise ValueError(f"--evaluate {args.evaluate}: of {task} a config is taken, no folder")

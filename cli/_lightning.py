@@ -13,7 +13,12 @@ from typing import Any
 import lightning.pytorch
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningModule
-from lightning.pytorch.callbacks import Checkpoint, RichModelSummary, RichProgressBar
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    ModelCheckpoint,
+    RichModelSummary,
+    RichProgressBar,
+)
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -53,19 +58,15 @@ class VizooCLI(LightningCLI):
         """Parse, then compare the checkpoint's hyper-parameters with the ones given.
 
         Raises:
-            ValueError: they differ; the message names each key. Or no file is named.
+            ValueError: they differ; the message names each key. Or it is the ``best`` one.
             FileNotFoundError: no such checkpoint.
         """
         self.config = parser.parse_args(args)
         options = self.config[self.config.subcommand]
         checkpoint = options.get("ckpt_path")
-        if checkpoint in ("best", "last"):
-            # Lightning looks among the new run's own files, which are not there yet.
-            raise ValueError(
-                f"--ckpt_path {checkpoint}: name the file, such as "
-                "lightning_logs/version_0/checkpoints/last.ckpt"
-            )
-        if not checkpoint or checkpoint == "hpc" or "://" in str(checkpoint):
+        if checkpoint == "best":
+            raise _unnamed(checkpoint)
+        if not checkpoint or checkpoint in ("last", "hpc") or "://" in str(checkpoint):
             return
         # Without defaults only what the user wrote is left; a default never contradicts.
         given = parser.parse_args(args, defaults=False)[self.config.subcommand].get("model")
@@ -86,12 +87,16 @@ class VizooCLI(LightningCLI):
                 f"give --ckpt_path or --model.{START}",
                 file=sys.stderr,
             )
-        if options.get("ckpt_path"):
+        if options.get("ckpt_path") not in (None, "last"):  # where no last one lies a fit starts
             for key in starts:
                 options[key] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
-        """Leave out what is switched off; show epochs, lines and the model in our own way."""
+        """Leave out what is switched off; show epochs, lines and the model in our own way.
+
+        Raises:
+            ValueError: the checkpoint is the ``last`` one, and every run has a folder of its own.
+        """
         options = self.config_init[self.subcommand]["trainer"]
         if options.get("enable_checkpointing") is False:
             callbacks = self.trainer_defaults["callbacks"]
@@ -103,6 +108,11 @@ class VizooCLI(LightningCLI):
             # TensorBoard is an extra: metrics.csv is what a fit writes without it.
             warnings.filterwarnings("ignore", message=".*`tensorboardX` has been removed")
             trainer: Any = super().instantiate_trainer(**kwargs)  # its type knows no callbacks
+        if self.config_init[self.subcommand].get("ckpt_path") == "last" and not any(
+            isinstance(callback, ModelCheckpoint) and (callback.dirpath or not trainer.loggers)
+            for callback in trainer.checkpoint_callbacks
+        ):
+            raise _unnamed("last")
         # Here, because among the defaults they would stay where they are switched off.
         trainer.callbacks = [
             _OWN[type(callback)]() if type(callback) in _OWN and callback not in given else callback
@@ -111,6 +121,14 @@ class VizooCLI(LightningCLI):
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = WholeCheckpoints()
         return trainer
+
+
+def _unnamed(checkpoint: str) -> ValueError:
+    """What to raise where Lightning looks among the new run's files, which are not there yet."""
+    return ValueError(
+        f"--ckpt_path {checkpoint}: name the file, such as "
+        "lightning_logs/version_0/checkpoints/last.ckpt"
+    )
 
 
 def _brings_weights(model: Any) -> bool:

@@ -153,6 +153,21 @@ def test_last_lies_beside_a_model_checkpoint(toy):
     assert (toy / "kept/last.ckpt").is_file() and len(list((toy / "kept").iterdir())) == 2
 
 
+def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
+    """By Lightning, where a `ModelCheckpoint` names the folder; a first run has none yet."""
+    words = [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.callbacks.dirpath=kept"]
+    words += ["--ckpt_path=last"]
+    zeros = {"net.weight": torch.zeros(3, 4), "net.bias": torch.zeros(3)}  # which stay so
+    torch.save({"state_dict": zeros}, "start.pt")
+    with pytest.warns(UserWarning, match="there is no last checkpoint available"):
+        assert main([*words, "--model.init_weights=start.pt"]) == 0
+    assert main([*words, "--trainer.max_epochs=4"]) == 0
+    last = torch.load("kept/last.ckpt", weights_only=True)
+    assert last["epoch"] == 3 and not last["state_dict"]["net.weight"].any()
+    nowhere = [*FIT, "--trainer.callbacks+=ModelCheckpoint", "--trainer.logger=true"]
+    assert "--ckpt_path last: name the file" in error(capsys, *nowhere, "--ckpt_path=last")
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -294,6 +294,15 @@ def test_errors_beside_those_of_the_largest(supernet, capsys, monkeypatch):
     assert read_weights("small.safetensors").facts["errors"] == errors
 
 
+def test_errors_by_a_config_that_is_typed(supernet, capsys, monkeypatch):
+    """However long: none is taken for a path."""
+    validated(monkeypatch)
+    with open("toy.yaml") as file:
+        typed = json.dumps(yaml.safe_load(file)).ljust(300)
+    assert subnet("--max-params", "2500", *HERE, "--evaluate", typed) == 0
+    assert read(capsys)["errors"]["largest"]
+
+
 def test_errors_of_what_is_written(supernet, capsys, monkeypatch):
     seen = validated(monkeypatch)
     words = (*BRIEF, "--evaluate", "toy.yaml", "--recalibrate", "toy.yaml")
