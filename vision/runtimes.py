@@ -272,17 +272,18 @@ class Fastest(nn.Module):
         return getattr(self.forms[self._chosen[key]], method)(*inputs)
 
     def _choose(self, method: str, inputs: tuple[Tensor, ...], key: str) -> str:
-        here, usable = f"{key} {device_name(torch.device('cpu'))} {self._software}", len(self.forms)
+        here = f"{key} {device_name(torch.device('cpu'))} {self._software}"
         path = times = None
         with contextlib.suppress(OSError):
             path = _file(self.net, here, ".json")
             times = read_json(path) if path.is_file() else None
-        if times is None:
+        if times is None or not times.keys() & self.forms.keys():
             times = self._measure(method, inputs)
-            if path is not None and len(self.forms) == usable:
+            if path is not None and len(self.forms) == len(self._software):
                 with contextlib.suppress(OSError):
                     write_json(path, times)
-        ranked = sorted(times, key=times.__getitem__)
+        # Kept times may name a runtime that this process had to do without at another size.
+        ranked = sorted(filter(self.forms.__contains__, times), key=times.__getitem__)
         told = ", ".join(f"{runtime} {times[runtime]:.3g} ms" for runtime in ranked)
         shape = "x".join(map(str, inputs[0].shape))
         warnings.warn(f"runtime auto: {ranked[0]} about {shape} ({told})", stacklevel=2)

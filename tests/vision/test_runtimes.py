@@ -177,6 +177,23 @@ def test_auto_does_without_what_it_cannot_keep(net, home, tmp_path, monkeypatch)
     assert said[1].startswith("runtime auto: torch about 1x3x16x16 (torch ")
 
 
+def test_auto_takes_of_kept_times_what_it_still_has(net, monkeypatch):
+    monkeypatch.setattr(runtimes, "_usable", lambda name: name in ("torch", "openvino"))
+    measured = []
+    monkeypatch.setattr(
+        Fastest, "_measure", lambda *_: measured.append(len(measured)) or {"torch": 3.0}
+    )
+    small, large = torch.rand(2, 1, 3, 16, 16), torch.rand(2, 1, 3, 64, 64)
+    fast, kept = prepared(net, "auto"), [{"torch": 2.0, "openvino": 1.0}, {"openvino": 1.0}]
+    del fast.forms["openvino"]  # as where its file could not be kept at another size
+    monkeypatch.setattr(runtimes, "read_json", lambda path: kept.pop(0))
+    monkeypatch.setattr(runtimes.Path, "is_file", lambda path: True)
+    for pair, said in ((small, "torch 2 ms"), (large, "torch 3 ms")):
+        with pytest.warns(UserWarning, match=rf"runtime auto: torch about .* \({said}\)"):
+            torch.testing.assert_close(fast(*pair), net(*pair))
+    assert measured == [0]
+
+
 def test_auto_passes_over_what_a_network_cannot_be_exported_to(net, monkeypatch):
     class Stubborn:
         def forward(self, *inputs):
