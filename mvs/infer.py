@@ -27,7 +27,7 @@ from ..datasets.mvs.cameras import check_camera, lift, upright
 from ..datasets.mvs.scene import Scene, View, derive_range
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
-from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, read_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.runtimes import fingerprint
 from ..vision.viz.colour import disparity_picture
@@ -144,7 +144,7 @@ class MVSPredictor:
 
         Args:
             images: two or more of one size: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors
-                in [0, 1].
+                in [0, 1]. Files are taken as they are stored, whatever orientation EXIF notes.
             intrinsics: (V, 3, 3), pixels of these images; on any device, as are the extrinsics.
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them, see
@@ -167,7 +167,12 @@ class MVSPredictor:
             if matrices.shape != wanted:
                 raise ValueError(f"{name} must be {wanted}, got {tuple(matrices.shape)}")
         intrinsics, extrinsics = intrinsics.detach().cpu(), extrinsics.detach().cpu()
-        views = [as_image(image, f"view {i}") for i, image in enumerate(images)]
+        views = [
+            read_image(image, upright=False)
+            if isinstance(image, (str, os.PathLike))
+            else as_image(image, f"view {i}")
+            for i, image in enumerate(images)
+        ]
         for index, view in enumerate(views):
             if view.shape != views[0].shape:
                 sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (views[0], view)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import vizoo
@@ -16,7 +17,7 @@ from vizoo.datasets.mvs.scene import Scene
 from vizoo.mvs.fusion import Thresholds
 from vizoo.mvs.infer import view_seed
 from vizoo.mvs.reconstruction import reconstruct
-from vizoo.vision.io.images import read_pixels
+from vizoo.vision.io.images import read_pixels, to_bytes
 from vizoo.vision.io.pfm import read_pfm
 from vizoo.vision.io.ply import read_ply
 
@@ -74,6 +75,18 @@ def test_one_view(scene, oracle):
     arrays = [image.mul(255).round().byte().permute(1, 2, 0).numpy() for image in images]
     again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
+
+
+def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
+    """As in a scene: cameras are those of the stored pixels, whatever EXIF notes."""
+    exif, files = Image.Exif(), [tmp_path / f"{view.name}.png" for view in scene.views]
+    exif[0x0112] = 8
+    for file, view in zip(files, scene.views, strict=True):
+        Image.fromarray(to_bytes(view.image)).save(file, exif=exif)
+    intrinsics = torch.stack([view.intrinsics for view in scene.views])
+    extrinsics = torch.stack([view.extrinsics for view in scene.views])
+    result = vizoo.MVSPredictor(oracle, "cpu")(files, intrinsics, extrinsics, (1.0, 6.0))
+    np.testing.assert_array_equal(result.image, to_bytes(scene.views[0].image))
 
 
 @pytest.mark.gpu
