@@ -30,7 +30,7 @@ _DAMAGED = (  # of safetensors, Pillow, PyTorch, zlib
     *(SafetensorError, LookupError, TypeError, AttributeError, OSError),
     *(ValueError, RuntimeError, SyntaxError, zlib.error, struct.error),
 )
-_READERS_VERSION = 2  # raise it with every change of what readers make of a file
+_READERS_VERSION = 3  # raise it with every change of what readers make of a file
 _TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
 
 

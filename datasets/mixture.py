@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -206,8 +206,8 @@ def draw(dataset: Samples, index: int, generator: torch.Generator) -> dict:
     return dataset[index] if chooses is None else chooses(index, generator)
 
 
-def _groups_of(dataset: Samples) -> list[str] | None:
-    """Return what each sample belongs to and is never split from, such as a patient; or None."""
+def _groups_of(dataset: Samples) -> list | None:
+    """Return what each sample belongs to and is not split from, such as a patient; or None."""
     return getattr(dataset, "groups", None)
 
 
@@ -224,7 +224,7 @@ class Part(Dataset):
         return getattr(self.dataset, "has_truth", True)
 
     @property
-    def groups(self) -> list[str] | None:
+    def groups(self) -> list | None:
         """What each sample belongs to, if the whole says it."""
         whole = _groups_of(self.dataset)
         return None if whole is None else [whole[index] for index in self.indices]
@@ -263,13 +263,12 @@ class Part(Dataset):
 def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, Part]:
     """Split a data set at random, by a seed, into a training and a validation part.
 
-    Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts. The
-    share is that of the validation part; each part gets a sample, or a group, at least.
+    Where the set has ``groups``, one a sample, a group goes as a whole into one of the parts. A
+    group may be a tuple, as of a scene and a view: where all samples are of one scene, its views
+    are the groups. The share is that of the validation part; each part gets a sample, or a group,
+    at least.
     """
-    groups = _groups_of(dataset) or range(len(dataset))
-    members: dict[object, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
+    members = _members(_groups_of(dataset) or range(len(dataset)))
     if not 0 < share < 1 or len(members) < 2:
         what = f"{len(dataset)} samples"
         what += f" of {len(members)} groups" if len(members) < len(dataset) else ""
@@ -283,6 +282,19 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
     parts = (shuffled[held_out:], shuffled[:held_out])
     train, held = (sorted(itertools.chain.from_iterable(part)) for part in parts)
     return Part(dataset, train), Part(dataset, held)
+
+
+def _members(groups: Iterable[object]) -> dict[object, list[int]]:
+    """The indices of each group: of tuples by as many of their first entries as tell any apart."""
+    names = [group if isinstance(group, tuple) else (group,) for group in groups]
+    members: dict[object, list[int]] = {}
+    for length in range(1, max(map(len, names), default=0) + 1):
+        members = {}
+        for index, name in enumerate(names):
+            members.setdefault(name[:length], []).append(index)
+        if len(members) > 1:
+            break
+    return members
 
 
 def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:

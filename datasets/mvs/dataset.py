@@ -74,12 +74,13 @@ class MVSDataset(Dataset):
         return any(scene.has_truth for scene in self.scenes)
 
     @property
-    def groups(self) -> list[str]:
-        """Which thing every sample shows, or of one thing which view is its reference."""
-        names = [str(self._things[number]) for number, _ in self.items]
-        if len(set(names)) == 1:
-            names = [self.scenes[number].views[index].name for number, index in self.items]
-        return names
+    def groups(self) -> list[tuple[str, str]]:
+        """Which thing every sample shows, and which view is its reference."""
+        things = self._things
+        return [
+            (str(things[number]), self.scenes[number].views[index].name)
+            for number, index in self.items
+        ]
 
     @property
     def _things(self) -> Sequence[int]:

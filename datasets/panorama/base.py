@@ -99,10 +99,9 @@ class PanoramaDataset(Kept, Dataset):
         return any(record.depth is not None for record in self.records)
 
     @property
-    def groups(self) -> list[str]:
-        """Where every panorama stands: what a split keeps together; of one place the panoramas."""
-        places = [self._place(record) for record in self.records]
-        return places if len(set(places)) > 1 else [record.image for record in self.records]
+    def groups(self) -> list[tuple[str, str]]:
+        """Where every panorama stands, and its file: what a split keeps together."""
+        return [(self._place(record), record.image) for record in self.records]
 
     @staticmethod
     def _place(record: PanoramaRecord) -> str:
@@ -311,10 +310,11 @@ class ThreeD60(ListedPanoramas):
         <source>/[area1/]<i>_<id>_color_0_Left_Down_0.0.png
         <source>/[area1/]<i>_<id>_depth_0_Left_Down_0.0.exr
 
-    Depth in metres, 32-bit floats; infinite where unknown, where the colour is (64, 64, 64). A list
-    may name 90.0, 180.0 or 270.0 instead of 0.0: the file is the same, turned by so many degrees.
-    Size 256x512. The light of its renders stands at the camera, so that brightness tells depth:
-    what is learnt here alone does not carry over to photographs. Arguments as of `ListedPanoramas`.
+    The ``id`` is that of a house or an area, in which ``i`` counts. Depth in metres, 32-bit floats;
+    infinite where unknown, where the colour is (64, 64, 64). A list may name 90.0, 180.0 or 270.0
+    instead of 0.0: the file is the same, turned by so many degrees. Size 256x512. The light of its
+    renders stands at the camera, so that brightness tells depth: what is learnt here alone does not
+    carry over to photographs. Arguments as of `ListedPanoramas`.
     """
 
     title = "3D60"
@@ -342,6 +342,11 @@ class ThreeD60(ListedPanoramas):
         record = super()._record(root, stored, where)
         name = os.path.splitext(os.path.normpath(words[0]))[0]
         return record._replace(name=name, yaw=angles.pop())
+
+    @staticmethod
+    def _place(record: PanoramaRecord) -> str:
+        place = re.match(r"\d+_(.+)_color_", Path(record.image).name)
+        return place[1] if place else record.image
 
     def _read_depth(self, path: str) -> np.ndarray:
         return read_exr(path)

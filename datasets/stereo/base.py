@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ...vision.io.disparity import read_disparity
-from ...vision.io.images import read_image, read_pixels
+from ...vision.io.images import read_pair, read_pixels
 from ..cache import Kept, SampleCache, source_name
 from ..files import check_files
 
@@ -100,9 +100,11 @@ class StereoDataset(Kept, Dataset):
         return any(record.disparity is not None for record in self.records)
 
     @property
-    def groups(self) -> list[str]:
-        """What every pair shows, such as a sequence: what a split keeps together."""
-        return [self._group(record.name) for record in self.records]
+    def groups(self) -> list[tuple[str, str]]:
+        """What every pair shows, such as a sequence, and its map: what a split keeps together."""
+        return [
+            (self._group(record.name), record.disparity or record.left) for record in self.records
+        ]
 
     @staticmethod
     def _group(name: str) -> str:
@@ -134,7 +136,7 @@ class StereoDataset(Kept, Dataset):
 
     def _read(self, index: int) -> dict[str, Tensor]:
         record = self.records[index]
-        left, right = read_image(record.left), read_image(record.right)
+        left, right = read_pair(record.left, record.right)
         _check_size(record.right, right, record.left, left)
         if record.disparity is None:
             disparity = torch.zeros(1, *left.shape[1:])

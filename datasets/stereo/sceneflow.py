@@ -20,6 +20,7 @@ FlyingThings3D TEST (4,370). A published list file of pairs is read by ``PairLis
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -85,6 +86,10 @@ class SceneFlow(StereoDataset):
     @staticmethod
     def _group(name: str) -> str:
         subset, _, *scene, _ = name.split("/")
+        if subset == "Driving":  # each drive by two lenses and at two speeds
+            scene = scene[1:2]
+        elif subset == "Monkaa":  # a scene with other things, textures or from another camera
+            scene = [re.sub(r"_(augmented|camera|difftex)\d*", "", scene[0])]
         return "/".join([subset, *scene])
 
 

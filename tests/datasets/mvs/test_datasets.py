@@ -109,8 +109,7 @@ class TestDTU:
         sample = whole[4]
         assert sample["name"] == "scan7, light 1/00000001"
         assert sample["images"].shape == (3, 3, 512, 640) and sample["valid"].all()
-        # Of one scan alone the views are kept together, under whichever light.
-        assert whole.groups == ["00000000", "00000001", "00000002"] * 7
+        assert whole.groups == [("7", f"0000000{view}") for view in range(3)] * 7
         assert len(DTU(dtu, views=2, lights=[3], scans=[7])) == 3
         with pytest.raises(ValueError, match="has 2 sources, samples of 5 views need 4"):
             DTU(dtu, scans=[7])
@@ -123,9 +122,13 @@ class TestDTU:
         for folder in ("Rectified/{}_train", "Cameras_1/{}_train", "Depths/{}"):
             shutil.copytree(dtu / folder.format("scan7"), dtu / folder.format("scan8"))
         whole = DTU(dtu, views=3, scans=[7, 8], lights=[0, 3])
-        assert whole.groups == ["7"] * 6 + ["8"] * 6
+        assert [thing for thing, _ in whole.groups] == ["7"] * 6 + ["8"] * 6
         train, val = split_by_seed(whole, 0.3)
         assert {len(train), len(val)} == {6} and not set(train.groups) & set(val.groups)
+        # Of one scan alone the views are kept together, under whichever light.
+        parts = split_by_seed(train, 0.3)
+        assert [len(part) for part in parts] == [4, 2]
+        assert not set(parts[0].groups) & set(parts[1].groups)
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="Cameras/pair.txt: no such pair file"):
@@ -204,8 +207,10 @@ class TestSources:
         assert torch.equal(again["extrinsics"][1:], best)
 
     def test_scenes_are_kept_together(self, scene):
-        assert MVSDataset([scene, scene], views=2).groups == ["0"] * 4 + ["1"] * 4
-        assert len(set(MVSDataset([scene], views=2).groups)) == 4
+        things = [thing for thing, _ in MVSDataset([scene, scene], views=2).groups]
+        assert things == ["0"] * 4 + ["1"] * 4
+        train, val = split_by_seed(MVSDataset([scene], views=2), 0.25)
+        assert (len(train), len(val)) == (3, 1)
 
     def test_limits(self, scene):
         with pytest.raises(ValueError, match="1 view: multi-view stereo needs two"):

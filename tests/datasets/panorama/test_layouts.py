@@ -7,6 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
+from vizoo.datasets.mixture import Part, split_by_seed
 from vizoo.datasets.panorama import Matterport3D, Stanford2D3D, ThreeD60, write_panoramas
 from vizoo.datasets.panorama.base import PanoramaRecord
 from vizoo.vision.io.exr import read_exr, write_exr
@@ -59,20 +60,25 @@ def test_what_shows_one_place_is_kept_together(tmp_path):
         if layout == "3d60":  # as its lists name one file four times
             rows += [row.replace("_0.0.", "_180.0.") for row in rows]
         (root / "train.txt").write_text("\n".join(rows))
-        groups = reader(root, size=None).groups
-        assert [groups.index(group) for group in groups] == {
+        places = [place for place, _ in reader(root, size=None).groups]
+        assert [places.index(place) for place in places] == {
             "stanford2d3d": [0, 1, 2],
             "matterport3d": [0, 1, 0],  # of two houses
             "3d60": [0, 1, 2, 0, 1, 2],
         }[layout]
-        (root / "train.txt").write_text(rows[0])
-        assert len(reader(root, size=None).groups) == 1
+        whole = Part(reader(root, size=None), [0, *range(2, len(rows))])
+        parts = split_by_seed(whole, 0.4)
+        images = [{image for _, image in part.groups} for part in parts]
+        assert all(images) and not images[0] & images[1]
 
 
 def test_panoramas_of_one_room_or_house_are_kept_together(tmp_path):
     place = "area_1/pano/rgb/camera_{}_{}_frame_equirectangular_domain_rgb"
     names = [place.format(*words) for words in (("0f", "hall_1"), ("1e", "hall_1"), ("2d", "wc_2"))]
     assert len({Stanford2D3D._place(PanoramaRecord(name, name)) for name in names}) == 2
+    names = ["area1/0_area_11", "area1/12_area_11", "area3/0_area_31"]
+    files = [f"3d60/{name}_color_0_Left_Down_0.0.png" for name in names]
+    assert len({ThreeD60._place(PanoramaRecord(file, file)) for file in files}) == 2
 
 
 def test_invalid_codes_on_disk(tmp_path):

@@ -51,7 +51,7 @@ def test_sceneflow(tmp_path, trees, flat):
     check(train[1], 3)
     both = SceneFlow(root, passes="both")
     assert len(both) == 12 and set(both.groups) == set(train.groups)
-    assert train.groups[0] == "FlyingThings3D/TRAIN/A/0000"
+    assert train.groups[0][0] == "FlyingThings3D/TRAIN/A/0000"
     parts = split_by_seed(both, 0.3)
     assert all(len(part) for part in parts) and not set(parts[0].groups) & set(parts[1].groups)
     assert len(SceneFlow(root, passes="final", subsets=["Monkaa"])) == 2
@@ -59,6 +59,30 @@ def test_sceneflow(tmp_path, trees, flat):
     assert len(test) == 2 and all("TEST/B" in record.left for record in test.records)
     with pytest.raises(ValueError, match="no subset left"):
         SceneFlow(root, split="test", subsets=["Driving"])
+
+
+def test_what_sceneflow_shows_twice_is_kept_together():
+    driving = ["15mm_focallength/scene_forwards/fast", "35mm_focallength/scene_forwards/slow"]
+    monkaa = ["funnyworld_x2", "funnyworld_camera2_augmented0_x2", "funnyworld_augmented1_x2"]
+    for subset, scenes, other in (
+        ("Driving", driving, "15mm_focallength/scene_backwards/fast"),
+        ("Monkaa", monkaa, "eating_x2"),
+    ):
+        names = [f"{subset}/frames_cleanpass/{scene}/0001" for scene in (*scenes, other)]
+        groups = [SceneFlow._group(name) for name in names]
+        assert len(set(groups[:-1])) == 1 and groups[-1] != groups[0]
+
+
+def test_pairs_of_one_sequence_are_split(tmp_path, trees):
+    """The same pair in two passes is in one part."""
+    root = trees.sceneflow(tmp_path)
+    shutil.rmtree(root / "FlyingThings3D/frames_cleanpass/TRAIN/C")
+    shutil.rmtree(root / "FlyingThings3D/frames_finalpass/TRAIN/C")
+    whole = SceneFlow(root, passes="both", subsets=["FlyingThings3D"])
+    train, val = split_by_seed(whole, 0.5)
+    assert len(train) == len(val) == 2 and not set(train.groups) & set(val.groups)
+    with pytest.raises(ValueError, match="cannot split 2 samples of 1 groups"):
+        split_by_seed(train, 0.5)
 
 
 def test_sceneflow_missing(tmp_path, trees):
@@ -150,7 +174,8 @@ def test_middlebury2014(tmp_path, trees):
     perfect = Middlebury2014(root)
     assert [record.name for record in perfect.records] == ["Adirondack-perfect", "Cable-perfect"]
     check(perfect[1], 5)
-    assert Middlebury2014(root, calibration="both").groups == ["Adirondack", "Adirondack", "Cable"]
+    both = Middlebury2014(root, calibration="both")
+    assert [scene for scene, _ in both.groups] == ["Adirondack", "Adirondack", "Cable"]
     assert Middlebury2014(root, right="im1E")[0]["right"].max().item() == pytest.approx(0.2)
     (root / "Cable-perfect/disp0.pfm").unlink()
     with pytest.raises(FileNotFoundError, match="1 of 2 disparity maps missing"):
@@ -176,7 +201,8 @@ def test_middlebury3(tmp_path, trees, above):
 def test_eth3d(tmp_path, trees, beside):
     root = trees.eth3d(tmp_path, beside)
     train = ETH3D(root)
-    assert train.groups == ["two_view_training/delivery_area", "two_view_training/terrace"]
+    scenes = [scene for scene, _ in train.groups]
+    assert scenes == ["two_view_training/delivery_area", "two_view_training/terrace"]
     check(train[0], 3)
     assert not ETH3D(root, occluded=False)[0]["valid"][:, :2].any()
     assert not ETH3D(root, split="test").has_truth
@@ -201,8 +227,8 @@ def test_sintel(tmp_path, trees):
     ]
     check(final[0], 6)
     check(Sintel(root, occluded=False)[0], 6, 1 - 8 / trees.WIDTH)
-    both = ["alley_1", "alley_1", "market_6"] * 2
-    assert Sintel(root, passes="both").groups == both
+    both = Sintel(root, passes="both")
+    assert [scene for scene, _ in both.groups] == ["alley_1", "alley_1", "market_6"] * 2
     shutil.rmtree(root / "training/outofframe")
     assert len(Sintel(root)) == 3
     with pytest.raises(FileNotFoundError, match="3 of 3 outofframe masks missing"):
