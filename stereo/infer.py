@@ -228,8 +228,8 @@ class StereoPredictor:
         if seconds <= _LONG:
             return []
         return [
-            f"{width}x{height} pixels take about {seconds:.0f} s on {self.device}, several times as "
-            "long where disparities are beyond the network's reach; a smaller scale takes less"
+            f"{width}x{height} pixels take about {seconds:.0f} s on {self.device}, several times "
+            "as long where disparities are beyond the network's reach; a smaller scale takes less"
         ]
 
     @torch.inference_mode()

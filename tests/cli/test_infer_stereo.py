@@ -462,7 +462,8 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
         noise = np.random.default_rng(seed).integers(0, 256, (600, 900, 3), dtype=np.uint8)
         write_image(scene / name, noise)
     assert good("--no-check", "--out", "large") == 0
-    assert "vizoo: warning: l.png: 900x600 pixels take about 90 s on cpu, several" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "vizoo: warning: l.png: 900x600 pixels take about 90 s on cpu, several" in said
     assert good("--no-check", "--scale", "0.1", "--out", "small") == 0
     assert "about" not in capsys.readouterr().err
 
