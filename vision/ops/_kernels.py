@@ -132,7 +132,9 @@ def implementation(device: torch.device | None = None) -> tuple[str, str]:
         ValueError: ``VIZOO_OPS`` is neither ``torch`` nor ``cuda``.
     """
     if device is None:
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = torch.device("cpu")
+        if torch.cuda.is_available():
+            device = torch.device("cuda", torch.cuda.current_device())
     if device.type != "cuda":
         forced = f"{_SETTING}=cuda is set, but " if setting() == "cuda" else ""
         return "torch", f"{forced}no CUDA device"

@@ -30,9 +30,18 @@ def check_pair(left: Tensor, right: Tensor) -> None:
         raise ValueError(f"left is on {left.device} and right on {right.device}: move one")
     if not (left.is_floating_point() and right.is_floating_point()):
         raise ValueError(f"left and right must be floating, got {left.dtype} and {right.dtype}")
-    if left.dtype != right.dtype and not torch.is_autocast_enabled(left.device.type):
+    check_types("left and right", left, right)
+
+
+def check_types(what: str, *features: Tensor) -> None:
+    """Raises ValueError unless features have one type, or autocast gives them one."""
+    types = {x.dtype for x in features}
+    # Autocast leaves float64 as it is.
+    cast = torch.is_autocast_enabled(features[0].device.type) and torch.float64 not in types
+    if len(types) > 1 and not cast:
         raise ValueError(
-            f"left is {left.dtype} and right is {right.dtype}: convert one, or use torch.autocast"
+            f"{what} are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast, "
+            "which leaves float64 as it is"
         )
 
 

@@ -18,7 +18,14 @@ from torch import Tensor
 
 from ._banded import accumulation_type
 from ._kernels import KERNELS, TYPES, choose, launch
-from ._registration import check_at_least, check_devices, define, exporting, register_autocast
+from ._registration import (
+    check_at_least,
+    check_devices,
+    check_types,
+    define,
+    exporting,
+    register_autocast,
+)
 
 __all__ = ["epipolar_correlation"]
 
@@ -106,11 +113,7 @@ def _check(
     check_devices(*given)
     if not all(x.is_floating_point() for x in given):
         raise ValueError("features, lines and flow must be floating")
-    types = {x.dtype for x in (reference, *pyramid)}
-    if len(types) > 1 and not torch.is_autocast_enabled(reference.device.type):
-        raise ValueError(
-            f"features are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast"
-        )
+    check_types("features", reference, *pyramid)
 
 
 def _precise(tensor: Tensor) -> Tensor:

@@ -276,6 +276,7 @@ def _backward(
     memory: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of features and weight; the former by groups of channels, which `memory` bounds."""
+    _check_inverse(neighbours, inverse)
     dtype, channels = accumulation_type(features), features.shape[2]
     to_features = torch.zeros_like(features, memory_format=torch.contiguous_format)
     to_weight = torch.zeros_like(weight, dtype=dtype, memory_format=torch.contiguous_format)
@@ -388,6 +389,7 @@ def _backward_cuda(
     memory: int,
 ) -> tuple[Tensor, Tensor]:
     """By groups of channels: what the products give for one keeps to `memory`."""
+    _check_inverse(neighbours, inverse)
     (_, rows, _), (_, faces, channels) = _shape(features, weight, neighbours), features.shape
     to_features = torch.empty_like(features, memory_format=torch.contiguous_format)
     to_weight = weight.new_zeros(weight.shape, dtype=torch.float32)
@@ -395,6 +397,7 @@ def _backward_cuda(
         return to_features.zero_(), to_weight.to(weight.dtype)
     gradient, features = gradient.to(features.dtype).contiguous(), features.contiguous()
     table, places = _table(features, neighbours), _table(features, inverse)
+    slots = 1 if neighbours is None or inverse is None else inverse.shape[1]
     fit = memory // (_TERMS * rows * features.element_size())
     group = min(channels, max(_GROUP, fit // _GROUP * _GROUP))
     for first in range(0, channels, group):
@@ -410,12 +413,17 @@ def _backward_cuda(
                 f"mesh_backward<{TYPES[features.dtype]}>",
                 (min(_BLOCKS, -(-faces * part.shape[1] // _THREADS)),),
                 _THREADS,
-                *(part, channels, table, places, inverse.shape[1] if inverse is not None else 1),
+                *(part, channels, table, places, slots),
                 *(given @ matrix, into[:, some], channels, faces, rows),
                 *(_counts(faces, neighbours)[1], part.shape[1], faces // rows),
             )
         to_weight[:, some] = total.unflatten(1, (_TERMS, -1)).transpose(1, 2)
     return to_features, to_weight.to(weight.dtype)
+
+
+def _check_inverse(neighbours: Tensor | None, inverse: Tensor | None) -> None:
+    if neighbours is not None and inverse is None:
+        raise ValueError("gradients through a table of neighbours need its `inverse_table`")
 
 
 def _table(features: Tensor, table: Tensor | None) -> Tensor:

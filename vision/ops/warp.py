@@ -134,7 +134,9 @@ def _backward_disparity_cuda(
     out = disparity.new_empty(disparity.shape, dtype=torch.float32)
     maps = gradient, *gradient.stride(), image, *image.stride(), *_exact(disparity), out
     _launch("backward_disparity", image, 1, maps, padding, align_corners)
-    return out.to(disparity.dtype)
+    if disparity.is_contiguous():
+        return out.to(disparity.dtype)
+    return torch.empty_like(disparity).copy_(out)
 
 
 def _launch(

@@ -285,3 +285,11 @@ def test_refuses():
         mesh_convolution(features, weight, memory=0)
     with pytest.raises(ValueError, match=r"inverse \(F, m\)"):
         gather_faces(features, neighbours, inverse[1:])
+
+
+def test_a_table_without_its_inverse_has_no_gradient():
+    features, weight, bias, neighbours, _ = case(dtype=torch.float32)
+    call = torch.ops.vizoo.mesh_convolution
+    out = call(features.requires_grad_(), weight, bias, neighbours, None, 1 << 20)
+    with pytest.raises(ValueError, match="need its `inverse_table`"):
+        out.sum().backward()

@@ -194,7 +194,7 @@ class PairTester(OperatorTester):
             self.call(left, right[..., :-1])
         with pytest.raises(ValueError, match=r"\(4, 3, 7\)"):
             self.call(left[0], right[0])
-        with pytest.raises(ValueError, match="float64 and right is torch.float32"):
+        with pytest.raises(ValueError, match="torch.float32, torch.float64: convert"):
             self.call(left, right.float())
         with pytest.raises(ValueError, match="int64"):
             self.call(left.long(), right.long())
@@ -457,3 +457,12 @@ def test_compilers_look_into_no_kernel():
     torch.compiler.reset()
     assert torch.equal(torch.compile(kernel, backend="eager")(torch.ones(2)), torch.full((2,), 2.0))
     assert seen == [False]
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_features_of_two_types_of_which_one_is_double(autocast):
+    """Autocast leaves float64 as it is, so it does not make them one."""
+    left, right = torch.randn(2, 1, 4, 3, 9).unbind()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        with pytest.raises(ValueError, match=r"torch.float32, torch.float64: convert"):
+            ops.correlation(left, right.double(), 3)
