@@ -216,7 +216,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "how gradients should travel: plain, merged or compressed, on a given link",
             "vizoo comm plan --model easnet_light --link 10gbe-8",
             "vizoo comm plan --model easnet_light --link link.json --processes 64",
-            "vizoo comm plan --model fadnet_plus --device cuda --processes 16 "
+            "vizoo comm plan --model fadnet_plus_tiny --device cuda --processes 16 "
             "--alpha 1e-4 --beta 1e-10",
         ),
     },
