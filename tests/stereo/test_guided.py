@@ -265,7 +265,8 @@ def test_a_network_in_another_runtime_is_guided(scene, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_on_a_gpu(scene):
+def test_on_a_gpu(scene, monkeypatch):
+    monkeypatch.delenv("VIZOO_OPS", raising=False)  # kernels alone would refuse the CPU
     views = scene["left"], scene["right"]
     here, there = (
         vizoo.StereoPredictor("easnet_scaled.worlds", device, guided=True).maps(*views)
