@@ -187,5 +187,5 @@ FADNET_PLUS_TINY = {
         training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",
         input={"max_disparity": 96},
         reach=24,
-    )
+    ),
 }
