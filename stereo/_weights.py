@@ -151,28 +151,6 @@ EASNET_SMALL = {
 }
 
 FADNET_PLUS_TINY = {
-    "worlds": WeightsRecord(
-        sources=("package:stereo/weights/fadnet_plus_tiny_worlds.safetensors",),
-        sha256="df0e3b71f5f288d21ea240c017ccb40433d1dd8442304a7969a903bb46d3d198",
-        size=3_365_800,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
-        metrics={
-            "playground": {"epe": 1.66, "bad1": 0.524, "bad2": 0.301},
-            "cones": {"epe": 2.28, "bad1": 0.612, "bad2": 0.364},
-            "ETH3D": {"epe": 1.49, "bad1": 0.454, "bad2": 0.224},
-            "Middlebury": {"epe": 3.70, "bad1": 0.664, "bad2": 0.461},
-            "larger": {"epe": 6.67, "bad1": 0.804, "bad2": 0.631},
-            "KITTI": {"epe": 4.71, "d1": 0.436},
-        },
-        command="python -m benchmarks.stereo_transfer --data DIR fadnet_plus_tiny",
-        training="fadnet_plus_tiny.generated, 1,500 steps of vizoo fit --config "
-        "stereo/fadnet_tiny_world.yaml at a rate of 1.5e-2, 4,500 at one of 5e-3 that falls to "
-        "zero, both in bfloat16, then 4,800 as it stands; the mean of the weights after the last "
-        "two",
-        input={"max_disparity": 192},
-        reach=40,
-    ),
     "generated": WeightsRecord(
         sources=("package:stereo/weights/fadnet_plus_tiny.safetensors",),
         sha256="59a33be1c17950d1b9fa4384de861b9e77e494e25c0f0688a6026e9ec7cc8d3b",
@@ -187,5 +165,27 @@ FADNET_PLUS_TINY = {
         training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",
         input={"max_disparity": 96},
         reach=24,
+    ),
+    "worlds": WeightsRecord(
+        sources=("package:stereo/weights/fadnet_plus_tiny_worlds.safetensors",),
+        sha256="df0e3b71f5f288d21ea240c017ccb40433d1dd8442304a7969a903bb46d3d198",
+        size=3_365_800,
+        licence="Apache-2.0",
+        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
+        metrics={
+            "playground": {"epe": 1.66, "bad1": 0.524, "bad2": 0.301},
+            "cones": {"epe": 2.28, "bad1": 0.612, "bad2": 0.364},
+            "ETH3D": {"epe": 1.49, "bad1": 0.454, "bad2": 0.224},
+            "Middlebury": {"epe": 3.70, "bad1": 0.664, "bad2": 0.461},
+            "larger": {"epe": 6.67, "bad1": 0.804, "bad2": 0.631},
+            "KITTI": {"epe": 4.71, "d1": 0.436},
+        },
+        command="python -m benchmarks.stereo_transfer --data DIR fadnet_plus_tiny.worlds",
+        training="fadnet_plus_tiny.generated, 1,500 steps of vizoo fit --config "
+        "stereo/fadnet_tiny_world.yaml at a rate of 1.5e-2, 4,500 at one of 5e-3 that falls to "
+        "zero, both in bfloat16, then 4,800 as it stands; the mean of the weights after the last "
+        "two",
+        input={"max_disparity": 192},
+        reach=40,
     ),
 }

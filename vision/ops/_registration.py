@@ -36,9 +36,11 @@ def check_pair(left: Tensor, right: Tensor) -> None:
 def check_types(what: str, *features: Tensor) -> None:
     """Raises ValueError unless features have one type, or autocast gives them one."""
     types = {x.dtype for x in features}
+    if len(types) == 1:
+        return
     # Autocast leaves float64 as it is.
     cast = torch.is_autocast_enabled(features[0].device.type) and torch.float64 not in types
-    if len(types) > 1 and not cast:
+    if not cast:
         raise ValueError(
             f"{what} are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast, "
             "which leaves float64 as it is"
