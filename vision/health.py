@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -32,85 +33,64 @@ class Check:
     core: bool = False  #: nothing works without it
 
 
+_Found = tuple[bool, str, str]
+"""Whether something works, and what `Check` says of that: `found` and `remedy`."""
+
+
 def examine() -> Iterator[Check]:
     """Run every one of `_CHECKS`; one that fails to run is reported as missing."""
     for name, check in _CHECKS.items():
         try:
-            yield check()
+            found = check()
         except Exception as error:
-            yield Check(name, False, f"{type(error).__name__}: {error}")
+            found = False, f"{type(error).__name__}: {error}", ""
+        yield Check(name, *found, core=name in _CORE)
 
 
-def _python() -> Check:
-    return Check("Python", True, f"{platform.python_version()} ({sys.executable})", core=True)
+def _package(module: str, wheel: str) -> _Found:
+    try:
+        package = importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        todo = missing_library(error) or f"pip install {wheel}"
+        return False, (str(error) or type(error).__name__).splitlines()[0], todo
+    return True, getattr(package, "__version__", "present"), ""
 
 
-def _vizoo() -> Check:
-    return Check("vizoo", True, f"{installed_version()} ({Path(__file__).resolve().parents[1]})")
-
-
-def _package(module: str, wheel: str, *, core: bool = False) -> Callable[[], Check]:
-    def check() -> Check:
-        try:
-            package = importlib.import_module(module)
-        except (ImportError, OSError) as error:
-            todo = missing_library(error) or f"pip install {wheel}"
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            return Check(wheel, False, reason, todo, core)
-        return Check(wheel, True, getattr(package, "__version__", "present"), core=core)
-
-    return check
-
-
-def _extra(module: str, extra: str) -> Callable[[], Check]:
+def _extra(module: str, extra: str) -> _Found:
     """A package that only what `_EXTRAS` says needs."""
-
-    def check() -> Check:
-        if find_spec(module) is not None:
-            return _package(module, module)()
-        return Check(module, False, f"not installed; for {_EXTRAS[extra][0]}", installs(extra))
-
-    return check
+    if find_spec(module) is not None:
+        return _package(module, module)
+    return False, f"not installed; for {_EXTRAS[extra][0]}", installs(extra)
 
 
-def _cuda() -> Check:
+def _cuda() -> _Found:
     import torch
 
     if torch.cuda.is_available():
         names = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-        return Check("CUDA", True, f"{torch.version.cuda}, {', '.join(sorted(names))}")
+        return True, f"{torch.version.cuda}, {', '.join(sorted(names))}", ""
     if torch.version.cuda is None:
-        reason, todo = "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
-    elif Path("/proc/driver/nvidia").exists():
+        return False, "this PyTorch is built for the CPU alone", "https://pytorch.org/get-started"
+    if Path("/proc/driver/nvidia").exists():
         reason = f"driver found, but PyTorch (CUDA {torch.version.cuda}) cannot use it"
         todo = "update the NVIDIA driver or install a PyTorch for its CUDA version"
-    else:
-        reason, todo = "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
-    return Check("CUDA", False, reason, todo)
+        return False, reason, todo
+    return False, "no NVIDIA GPU; everything runs on the CPU, training slowly", ""
 
 
-def _operator(name: str) -> Callable[[], Check]:
-    """Which implementation an operator would take here."""
+def _operator() -> _Found:
+    """Which implementation operators take here."""
+    import torch
 
-    def check() -> Check:
-        import torch
+    from .ops._kernels import implementation, setting
 
-        from .ops._kernels import implementation, setting
-
-        taken, why = implementation()
-        label = f"operator {name}"
-        if taken == "cuda":
-            return Check(label, True, f"CUDA kernel, {why}; float64: PyTorch")
-        if setting() == "cuda" and not torch.cuda.is_available():
-            return Check(label, False, why, "unset VIZOO_OPS, or operators refuse to run")
-        ok = setting() == "torch" or not torch.cuda.is_available()
-        return Check(label, ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY)
-
-    return check
-
-
-def _gather() -> Check:
-    return Check("operator gather_faces", True, "PyTorch: its own kernels serve on every device")
+    taken, why = implementation()
+    if taken == "cuda":
+        return True, f"CUDA kernel, {why}; float64: PyTorch", ""
+    if setting() == "cuda" and not torch.cuda.is_available():
+        return False, why, "unset VIZOO_OPS, or operators refuse to run"
+    ok = setting() == "torch" or not torch.cuda.is_available()
+    return ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY
 
 
 _EXTRAS = {
@@ -142,62 +122,62 @@ _OPERATORS = (
 )
 
 
-def _compiler() -> Check:
+def _compiler() -> _Found:
     name, path = compiler()
     if path is not None:
-        return Check("C++ compiler", True, path)
+        return True, path, ""
     todo = "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
-    return Check("C++ compiler", False, f"no {name}", todo)
+    return False, f"no {name}", todo
 
 
-def _bf16() -> Check:
+def _bf16() -> _Found:
     if fast := bfloat16_instructions():
-        return Check("bfloat16 on the CPU", True, ", ".join(fast))
+        return True, ", ".join(fast), ""
     slow = "the CPU computes bfloat16 without hardware for it, slowly"
-    return Check("bfloat16 on the CPU", False, slow, "use float32 on the CPU")
+    return False, slow, "use float32 on the CPU"
 
 
-def _threads() -> Check:
+def _threads() -> _Found:
     import torch
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = torch.get_num_threads()
     ok = threads <= (usable or 1)
     todo = "" if ok else f"export OMP_NUM_THREADS={usable}"
-    return Check("threads", ok, f"{threads} used by PyTorch, {usable} cores usable", todo)
+    return ok, f"{threads} used by PyTorch, {usable} cores usable", todo
 
 
-def _disk() -> Check:
+def _disk() -> _Found:
     free = shutil.disk_usage(".").free
     ok = free > _FREE_WANTED
     todo = "" if ok else "checkpoints may not fit; free some space or run in another folder"
-    return Check("disk", ok, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo)
+    return ok, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo
 
 
-def _writable() -> Check:
+def _writable() -> _Found:
     ok = os.access(".", os.W_OK)
     todo = "" if ok else "run in a folder of your own, or let results go to another"
-    return Check("working folder", ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo)
+    return ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo
 
 
-def _configs() -> Check:
+def _configs() -> _Found:
     from .configs.builtin import CONFIGS, list_configs
 
     names = list_configs()
     todo = "" if names else "install again: pip install --force-reinstall vizoo"
-    return Check("configs", bool(names), f"{len(names)} in {CONFIGS}", todo)
+    return bool(names), f"{len(names)} in {CONFIGS}", todo
 
 
-def _models() -> Check:
+def _models() -> _Found:
     from .hub.registry import list_models
 
     have = ", ".join(list_models(pretrained=True)) or "none"
-    return Check("models", True, f"{len(list_models())}, with trained weights: {have}", core=True)
+    return True, f"{len(list_models())}, with trained weights: {have}", ""
 
 
-def _dicom() -> Check:
+def _dicom() -> _Found:
     if find_spec("pydicom") is None:
-        return Check("compressed DICOM", False, "pydicom is not installed", installs("ct"))
+        return False, "pydicom is not installed", installs("ct")
 
     from pydicom.pixels import get_decoder
     from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless
@@ -209,24 +189,24 @@ def _dicom() -> Check:
     }
     missing = [name for name, syntax in kinds.items() if not get_decoder(syntax).is_available]
     if not missing:
-        return Check("compressed DICOM", True, ", ".join(kinds))
+        return True, ", ".join(kinds), ""
     todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-    return Check("compressed DICOM", False, f"cannot read {', '.join(missing)}", todo)
+    return False, f"cannot read {', '.join(missing)}", todo
 
 
-_CHECKS: dict[str, Callable[[], Check]] = {
-    "Python": _python,
-    "vizoo": _vizoo,
-    "torch": _package("torch", "torch", core=True),
-    "lightning": _package("lightning", "lightning", core=True),
+_CHECKS: dict[str, Callable[[], _Found]] = {
+    "Python": lambda: (True, f"{platform.python_version()} ({sys.executable})", ""),
+    "vizoo": lambda: (True, f"{installed_version()} ({Path(__file__).resolve().parents[1]})", ""),
+    "torch": partial(_package, "torch", "torch"),
+    "lightning": partial(_package, "lightning", "lightning"),
     "CUDA": _cuda,
-    **{f"operator {name}": _operator(name) for name in _OPERATORS},
-    "operator gather_faces": _gather,
+    **{f"operator {name}": _operator for name in _OPERATORS},
+    "operator gather_faces": lambda: (True, "PyTorch: its own kernels serve on every device", ""),
     "bfloat16 on the CPU": _bf16,
     "threads": _threads,
-    "opencv": _package("cv2", "opencv-python-headless", core=True),
-    "open3d": _package("open3d", "open3d"),
-    **{m: _extra(m, extra) for extra, (_, modules) in _EXTRAS.items() for m in modules},
+    "opencv-python-headless": partial(_package, "cv2", "opencv-python-headless"),
+    "open3d": partial(_package, "open3d", "open3d"),
+    **{m: partial(_extra, m, extra) for extra, (_, modules) in _EXTRAS.items() for m in modules},
     "compressed DICOM": _dicom,
     "C++ compiler": _compiler,
     "models": _models,
@@ -235,3 +215,6 @@ _CHECKS: dict[str, Callable[[], Check]] = {
     "disk": _disk,
 }
 """Name to check, in the order shown."""
+
+_CORE = {"Python", "torch", "lightning", "opencv-python-headless", "models"}
+"""Checks without which nothing works."""
