@@ -48,19 +48,14 @@ def run(args: argparse.Namespace) -> int:
     quiet = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
     with quiet:
         out = _check(args)
-        if args.left is not None:
-            command = _command(args, args.left, args.right, args.calib)
-            pair = args.left, args.right, args.calib
-            report = show_pair(out, command, _tell, args.model, args.device, own=pair)
+        own = None if args.left is None else (args.left, args.right, args.calib)
+        pair = own or [str(out / "pair" / n) for n in ("left.png", "right.png", "calib.txt")]
+        command = _command(args.model, *pair)
+        if own or args.model is not None or args.seed is not None:
+            report = show_pair(out, command, _tell, args.model, args.device, args.seed, own)
         else:
-            alone = args.model is not None or args.seed is not None
-            folder = out / "pair"
-            command = _command(args, *(folder / n for n in ("left.png", "right.png", "calib.txt")))
-            if alone:
-                report = show_pair(out, command, _tell, args.model, args.device, seed=args.seed)
-            else:
-                epochs = (args.epochs or _EPOCHS) if args.train else 1
-                report = show_tour(out, command, _tell, epochs, args.train, args.device)
+            epochs = (args.epochs or _EPOCHS) if args.train else 1
+            report = show_tour(out, command, _tell, epochs, args.train, args.device)
     print(json.dumps(report, indent=2) if args.json else _lines(report))
     return 0
 
@@ -84,13 +79,11 @@ def _check(args: argparse.Namespace) -> Path:
     return check_folder(args.out)
 
 
-def _command(
-    args: argparse.Namespace, left: str | Path, right: str | Path, calibration: str | Path | None
-) -> str:
+def _command(model: str | None, left: str, right: str, calibration: str | None) -> str:
     """The command that infers the pair of the page again."""
-    words = ["vizoo", "infer", "stereo", str(left), str(right)]
-    words += ["--model", args.model] if args.model else []
-    words += ["--calib", str(calibration)] if calibration else []
+    words = ["vizoo", "infer", "stereo", left, right]
+    words += ["--model", model] if model else []
+    words += ["--calib", calibration] if calibration else []
     return shlex.join([*words, "--out", "result"])
 
 

@@ -9,12 +9,6 @@ from ._work import parse_size
 
 _LAYOUTS = "dtu dtu_training tanks blendedmvs eth3d colmap colmap_binary folder".split()
 _DTU_SIZE = "512x640"
-_INSTEAD = {
-    "wide": "`vizoo world --camera views --place street` has depths that differ much",
-    "untextured": "a quarter of a room's surfaces has little or no texture",
-    "mesh": "`vizoo world --camera views --meshes DIR` has meshes among its things",
-}
-"""What to use for options of earlier versions."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="which room (default: 0)")
     parser.add_argument("--lossless", action="store_true", help="PNG where the layout has JPEG")
     parser.add_argument("--truth", metavar="FILE", help="also the true points, as a PLY file")
-    for option in _INSTEAD:
-        parser.add_argument(f"--{option}", nargs="*", help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -43,9 +35,6 @@ def run(args: argparse.Namespace) -> int:
     from ..datasets.worlds.views import WorldViews
     from ..vision.io.ply import write_ply
 
-    for option, instead in _INSTEAD.items():
-        if getattr(args, option) is not None:
-            raise ValueError(f"--{option} is no longer there: {instead}")
     fixed = args.layout == "dtu_training"
     size = args.size or (_DTU_SIZE if fixed else "256x320")
     height, width = parse_size(size)

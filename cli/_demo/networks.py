@@ -6,7 +6,6 @@ anew on generated scenes before it is shown.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,16 +37,7 @@ class Weights:
     net: nn.Module  #: in evaluation mode, on the CPU
     #: what there is to say of the weights: ``trained on``, ``licence``, ``SHA-256`` …
     facts: dict[str, str]
-    #: where a front of its subnets would lie; None if that is no place on this machine
-    front: Path | None
     guided: bool = False  #: whether `vizoo infer stereo` would guide it unasked
-
-    @property
-    def elastic(self) -> bool:
-        """Whether it is a supernet."""
-        from ...nas.supernet import search_space
-
-        return any(len(choice.values) > 1 for choice in search_space(self.net))
 
 
 @dataclass(frozen=True)
@@ -61,23 +51,9 @@ class Candidate:
 
 
 def choose(model: str | os.PathLike[str] | None) -> list[str]:
-    """The weights to show, the main ones first: what was asked for, beside the best shipped.
-
-    Raises:
-        ValueError: nothing was asked for and nothing is shipped.
-    """
-    from ...vision.hub.registry import model_info
-
-    shipped = [DEFAULT_MODEL] if model_info(DEFAULT_MODEL).weights else []
-    if model is None and not shipped:
-        raise ValueError(
-            "no trained stereo weights come with this version; `vizoo demo --model FILE` shows "
-            "weights of yours"
-        )
-    if model is None:
-        return shipped
-    asked = os.fspath(model)
-    return [asked, *(name for name in shipped if asked not in (name, _tagged(name)))]
+    """The weights to show, the main ones first: what was asked for, beside the best shipped."""
+    asked = DEFAULT_MODEL if model is None else os.fspath(model)
+    return [asked] if asked in (DEFAULT_MODEL, _tagged(DEFAULT_MODEL)) else [asked, DEFAULT_MODEL]
 
 
 def _tagged(name: str) -> str:
@@ -96,17 +72,16 @@ def open_weights(source: str) -> Weights:
         ValueError: no such model, no trained weights for it, or weights of no stereo model.
         OSError: its weights cannot be had.
     """
-    from ...vision.hub.create import beside_weights, is_name, open_model, read_source
+    from ...vision.hub.create import is_name, open_model, read_source
     from ...vision.hub.registry import model_info
 
     net, _ = open_model(source, task="stereo")
-    front = beside_weights(source, ".front.json")
     if not is_name(source):
         stored = read_source(source).facts
         known = {"trained on": stored.get("trained_on", "not said in the file")}
         known["licence"] = stored.get("licence", "")
         facts = {name: str(value) for name, value in known.items()}
-        return Weights(source, Path(source.removeprefix("local-dir:")).name, net, facts, front)
+        return Weights(source, Path(source.removeprefix("local-dir:")).name, net, facts)
     entry = model_info(source)
     record = cast("WeightsRecord", entry.record)
     full = _tagged(source)
@@ -118,7 +93,7 @@ def open_weights(source: str) -> Weights:
         "size": f"{record.size / 1e6:.1f} MB",
         "SHA-256": record.sha256,
     }
-    return Weights(full, full, net, facts, front, guided=source == DEFAULT_MODEL)
+    return Weights(full, full, net, facts, guided=source == DEFAULT_MODEL)
 
 
 def candidates(
@@ -134,9 +109,12 @@ def candidates(
     Raises:
         ValueError: a front that cannot be read, or of another supernet.
     """
+    from ...nas.supernet import search_space
+
     shown: list[Candidate] = []
     front = None
-    elastic = [weights for weights in opened if weights.elastic]
+    spaces = [(weights, search_space(weights.net)) for weights in opened]
+    elastic = [weights for weights, space in spaces if any(len(c.values) > 1 for c in space)]
     for weights in opened:
         if weights not in elastic:
             name = weights.name + ", guided" * weights.guided
@@ -144,7 +122,7 @@ def candidates(
         elif weights is elastic[0]:
             tell(f"three subnets of {weights.source}, batch norms measured on {_SCENES} scenes")
             subnets, front = _subnets(weights)
-            _recalibrate_on_scenes([subnet.net for subnet in subnets], device)
+            _recalibrate([subnet.net for subnet in subnets], device)
             shown += subnets
     return shown, front
 
@@ -152,9 +130,11 @@ def candidates(
 def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     from ...nas.search.front import Front
     from ...nas.supernet import extract, search_space
+    from ...vision.hub.create import beside_weights
 
     space = search_space(weights.net)
-    front = Front.load(weights.front, space) if weights.front and weights.front.is_file() else None
+    path = beside_weights(weights.source, ".front.json")
+    front = Front.load(path, space) if path and path.is_file() else None
     if front is not None:
         chosen = [row.architecture for row in front.spread(3)]
     else:
@@ -168,22 +148,15 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
     return subnets, front
 
 
-def _recalibrate_on_scenes(nets: list[nn.Module], device: torch.device) -> None:
+def _recalibrate(nets: list[nn.Module], device: torch.device) -> None:
     """Measure the statistics of batch normalisation of each network on generated scenes."""
-    from ...nas.recalibration import recalibrate
-
-    batches = [tuple(view.to(device) for view in batch) for batch in _batches()]
-    for net in nets:
-        net.to(device)
-        recalibrate(net, batches)
-        net.cpu()
-
-
-@functools.cache
-def _batches() -> list[tuple[torch.Tensor, ...]]:
     from torch.utils.data import DataLoader
 
     from ...datasets.stereo import GeneratedStereo
+    from ...nas.recalibration import recalibrate
 
-    scenes = GeneratedStereo(_SCENES, _HEIGHT, _WIDTH, seed=_SEED)
-    return [(batch["left"], batch["right"]) for batch in DataLoader(scenes, _BATCH)]
+    scenes = DataLoader(GeneratedStereo(_SCENES, _HEIGHT, _WIDTH, seed=_SEED), _BATCH)
+    batches = [(batch["left"].to(device), batch["right"].to(device)) for batch in scenes]
+    for net in nets:
+        recalibrate(net.to(device), batches)
+        net.cpu()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -186,7 +185,7 @@ def show_all(
     Returns:
         One finding each, semi-global matching's last.
     """
-    from ...common.counts import count, on_meta
+    from ...common.counts import count
     from ...common.timing import measure_in_turns
     from ...common.warned import collect_warnings
     from ...stereo.classical import semi_global_matching
@@ -206,37 +205,28 @@ def show_all(
         with collect_warnings() as notes:
             results.append(predictor(*pair, check=False))
         sample.notes.extend(f"{candidate.name}: {note}" for note in notes)
-        calls.append(partial(_quietly, partial(predictor, *pair, check=False)))
+        calls.append(partial(predictor, *pair, check=False))
     results.append(StereoResult(semi_global_matching(*pair), results[0].image))
     calls.append(lambda: semi_global_matching(*pair))
-    start = time.perf_counter()
-    measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=1)
-    round_ = time.perf_counter() - start
-    repetitions = max(1, min(_MOST, int(_SECONDS / round_)))
-    tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
-    timings = measure_in_turns(calls, predictors[0].device, warmup=0, repetitions=repetitions)
+    place = predictors[0].device
+    with collect_warnings():  # said above
+        start = time.perf_counter()
+        measure_in_turns(calls, place, warmup=0, repetitions=1)
+        round_ = time.perf_counter() - start
+        repetitions = max(1, min(_MOST, int(_SECONDS / round_)))
+        tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
+        timings = measure_in_turns(calls, place, warmup=0, repetitions=repetitions)
     findings = []
     for candidate, predictor, result, timing in zip(
         networks, predictors, results, timings, strict=False
     ):
-        inputs = example_inputs(candidate.net, *sample.left.shape[1:], device="meta")
-        parts = [count(on_meta(candidate.net), *inputs)]
-        if predictor.guided:
-            fusion = on_meta(create_model(FUSION))
-            size = sample.left.shape[1:]
-            parts.append(count(fusion, *example_inputs(fusion, *size, device="meta")))
+        nets = [candidate.net, *([create_model(FUSION)] if predictor.guided else [])]
+        parts = [count(net, *example_inputs(net, *sample.size, device="meta")) for net in nets]
         known = (candidate.name, result, timing, scores(sample, result))
         parameters, macs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
         findings.append(Finding(*known, candidate, parameters, macs))
     classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
     return [*findings, classical]
-
-
-def _quietly(call: Callable[[], Any]) -> None:
-    """Call without what it would say again."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        call()
 
 
 def scores(sample: Sample, result: StereoResult) -> dict[str, float]:

@@ -165,10 +165,10 @@ def _subnet(finding: Finding, legend: Legend) -> Picture:
 
 
 def _cut(subnet: Subnet, legend: Legend) -> Picture:
-    kept = "" if subnet.met else " (missed)"
+    cut, kept = subnet.cut, " (missed)" if subnet.cut.missed else ""
     caption = (
-        f"At most {subnet.limit:g} ms{kept}: {subnet.timing.median:.0f} ms measured, "
-        f"{subnet.parameters / 1e6:.2f} M parameters, EPE {subnet.scores['epe']:.2f} px"
+        f"At most {subnet.limit:g} ms{kept}: {cut.latency:.0f} ms measured, "
+        f"{cut.costs['parameters'] / 1e6:.2f} M parameters, EPE {subnet.scores['epe']:.2f} px"
     )
     return Picture(_coloured(subnet.result.disparity, legend), caption)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from ...common.timing import Timing
-    from ...nas.space import Architecture
     from ...stereo.result import StereoResult
+    from ...vision.subnets import best
     from .pair import Sample
 
 __all__ = ["SUPERNET", "Subnet", "cut_subnets"]
@@ -25,15 +24,15 @@ _GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less th
 class Subnet:
     """A network that was cut out for a limit."""
 
-    limit: float  #: milliseconds that it may take
-    met: bool  #: whether it does
-    timing: Timing  #: of one pair on this machine's processor, milliseconds
-    architecture: Architecture  #: which subnet it is
-    parameters: int  #: their number
+    cut: best.Subnet  #: its limit, and what it costs on this machine's processor
     file: Path  #: its weights
     result: StereoResult  #: its disparity of the pair
     scores: dict[str, float]  #: as of a `pair.Finding`
-    conditions: str  #: that its time holds for, in words
+
+    @property
+    def limit(self) -> float:
+        """Milliseconds that it may take."""
+        return self.cut.limits["latency"]
 
     @property
     def command(self) -> str:
@@ -48,11 +47,11 @@ class Subnet:
         return {
             "supernet": SUPERNET,
             "limit": self.limit,
-            "met": self.met,
+            "met": not self.cut.missed,
             "file": str(self.file),
-            "architecture": self.architecture.to_json(),
-            "parameters": self.parameters,
-            "latency": self.timing.to_json(),
+            "architecture": self.cut.architecture.to_json(),
+            "parameters": self.cut.costs["parameters"],
+            "latency": self.cut.costs["measured"],
             **{name: round(value, 5) for name, value in self.scores.items()},
         }
 
@@ -68,7 +67,6 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
         out: folder of their weights.
         tell: called with what takes time.
     """
-    from ...common.timing import Timing
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor
     from ...vision.hub.create import beside_weights
@@ -103,23 +101,9 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
         )
         tell(f"{cut.latency:.0f} ms")
         file = save_weights(cut.network, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
-        result = StereoPredictor(file, device="cpu")(
-            sample.left, sample.right, scale=1, check=False
-        )
-        timing = Timing(**cut.costs["measured"])
-        subnets.append(
-            Subnet(
-                limit,
-                timing.median <= limit,
-                timing,
-                cut.architecture,
-                cut.costs["parameters"],
-                file,
-                result,
-                scores(sample, result),
-                str(bench.conditions),
-            )
-        )
+        predictor = StereoPredictor(file, device="cpu")
+        result = predictor(sample.left, sample.right, scale=1, check=False)
+        subnets.append(Subnet(cut, file, result, scores(sample, result)))
     return subnets
 
 

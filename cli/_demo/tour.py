@@ -38,10 +38,10 @@ def show_pair(
     out: Path,
     command: str,
     tell: _Tell,
-    model: str | None = None,
-    device: str = "auto",
-    seed: int | None = None,
-    own: tuple[str, str, str | None] | None = None,
+    model: str | None,
+    device: str,
+    seed: int | None,
+    own: tuple[str, str, str | None] | None,
 ) -> dict[str, Any]:
     """One pair, seen by the network that was asked for and by those to compare it with.
 
@@ -67,17 +67,11 @@ def show_pair(
     findings, front = _look(sample, model, where, tell)
     name = "pair" if own is None else "yours"
     files = _write_pair(out / name, sample, findings[0], own=own is not None)
-    page = make_page(sample, findings, _machine(where), command, out, front)
-    return _write(out / f"{name}.html", page, sample, findings, front, _machine(where), files)
+    return _write(out / f"{name}.html", command, where, sample, findings, files, front)
 
 
 def show_tour(
-    out: Path,
-    command: str,
-    tell: _Tell,
-    epochs: int = 1,
-    tested: bool = False,
-    device: str = "auto",
+    out: Path, command: str, tell: _Tell, epochs: int, tested: bool, device: str
 ) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family.
 
@@ -108,9 +102,8 @@ def show_tour(
     with part("families", "4/4 the other families; seconds"):
         views = shlex.join(str(folder / f"{side}.png") for side in ("left", "right"))
         cards = family_cards(sample, device, views)
-    machine = _machine(where)
-    page = make_page(sample, findings, machine, command, out, None, subnets, training, cards)
-    report = _write(out / "index.html", page, sample, findings, None, machine, files)
+    told = (None, subnets, training, cards)
+    report = _write(out / "index.html", command, where, sample, findings, files, *told)
     report["subnets"] = [subnet.to_json() for subnet in subnets]
     report["training"] = {**training.to_json(), "test": scores}
     report["families"] = [card.title for card in cards]
@@ -131,25 +124,23 @@ def _look(
     return findings, front
 
 
-def _machine(device: torch.device) -> dict[str, Any]:
-    return {
+def _write(
+    path: Path,
+    command: str,
+    device: torch.device,
+    sample: Sample,
+    findings: list[Finding],
+    files: list[Path],
+    front: Front | None,
+    *tour: Any,
+) -> dict[str, Any]:
+    """Write the page last, so that it is there only if all else is."""
+    machine = {
         "device": device_name(device),
         "threads": torch.get_num_threads() if device.type == "cpu" else 0,
         "software": f"torch {torch.__version__}, Python {platform.python_version()}",
     }
-
-
-def _write(
-    path: Path,
-    text: str,
-    sample: Sample,
-    findings: list[Finding],
-    front: Front | None,
-    machine: dict[str, Any],
-    files: list[Path],
-) -> dict[str, Any]:
-    """Write the page last, so that it is there only if all else is."""
-    write_text(path, text)
+    write_text(path, make_page(sample, findings, machine, command, path.parent, front, *tour))
     height, width = sample.size
     weights = findings[0].weights
     return {

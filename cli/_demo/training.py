@@ -58,14 +58,20 @@ def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Tr
         ValueError: the training failed; it has said why.
         KeyboardInterrupt: the user stopped it.
     """
+    import yaml
+
+    from ...common.files import write_text
+
     start = time.perf_counter()
-    config = _write_config(out / "training.yaml", out, epochs, device)
-    runs = out / "training"
+    settings, runs = _settings(out, epochs, device), out / "training"
+    config = write_text(out / "training.yaml", yaml.safe_dump(settings, sort_keys=False))
+    data = settings["data"]["init_args"]
+    # A little before the middle, which of an even number of epochs is the end of one.
+    middle = 0.45 * (epochs * data["samples_per_epoch"] // data["batch_size"])
     command = ["fit", "--config", str(config)]
     commands = [shlex.join(["vizoo", *command])]
     known = _versions(runs)
     tell(commands[0])
-    middle = _middle(config)
     code = _run(command, lambda: _reached(middle, runs, known))
     interrupted = 0
     checkpoint = next((run / "checkpoints/last.ckpt" for run in _new(runs, known)), None)
@@ -119,21 +125,19 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
     predictor = StereoPredictor(training.weights, device=device)
     samples = [scenes[index] for index in range(len(scenes))]
     known = torch.cat([sample["disparity"][sample["valid"]] for sample in samples])
+    middle = known.median()
     methods: dict[str, Callable[..., Any]] = {
         "FADNet++ tiny, trained here": lambda *views: (
             predictor(*views, scale=1, check=False).disparity
         ),
         "StereoSGBM (OpenCV)": semi_global_matching,
-        f"best constant, {known.median():.1f} px": lambda left, right: known.median().expand(
-            left.shape[1:]
-        ),
+        f"best constant, {middle:.1f} px": lambda left, right: middle.expand(left.shape[1:]),
     }
     console = Console(stderr=True)
     table = Table("method", "EPE [px]", "bad-1", "bad-2", "bad-3", "D1")
-    report = {}
+    report, still = {}, not console.is_interactive
     for name, method in methods.items():
         metrics = DisparityMetrics()
-        still = not console.is_interactive
         for sample in track(samples, name, transient=True, console=console, disable=still):
             disparity = torch.as_tensor(method(sample["left"], sample["right"]))[None, None]
             metrics.update(disparity, sample["disparity"][None], sample["valid"][None])
@@ -145,11 +149,8 @@ def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[st
     return report
 
 
-def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
+def _settings(out: Path, epochs: int, device: str) -> dict[str, Any]:
     """The demo's config, with all that it writes under `out`."""
-    import yaml
-
-    from ...common.files import write_text
     from ...vision.configs.builtin import read_config
 
     config = read_config(CONFIG)
@@ -160,18 +161,7 @@ def _write_config(path: Path, out: Path, epochs: int, device: str) -> Path:
         config["trainer"]["accelerator"] = "gpu" if kind == "cuda" else kind
         config["trainer"]["devices"] = [int(number)] if number else 1
     config["model"]["init_args"]["round_epochs"] = [epochs]
-    return write_text(path, yaml.safe_dump(config, sort_keys=False))
-
-
-def _middle(config: Path) -> float:
-    """The number of steps after which to interrupt."""
-    import yaml
-
-    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
-    data = settings["data"]["init_args"]
-    steps = settings["trainer"]["max_epochs"] * data["samples_per_epoch"] // data["batch_size"]
-    # A little before the middle, which of an even number of epochs is the end of one.
-    return 0.45 * steps
+    return config
 
 
 def _reached(steps: float, runs: Path, known: set[Path]) -> bool:

@@ -37,7 +37,6 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setattr(download, "_ROOT", tmp_path)
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(networks, "DEFAULT_MODEL", "match_plain")
-    networks._batches.cache_clear()
     monkeypatch.setattr(networks, "_SCENES", 2)
     monkeypatch.setattr(networks, "_HEIGHT", 32)
     monkeypatch.setattr(networks, "_WIDTH", 48)
@@ -196,7 +195,7 @@ def test_one_picture_twice(shipped, own, capsys):
     assert not os.path.exists("demo")
 
 
-def test_weights_of_ones_own(models, tmp_path, capsys):
+def test_weights_of_ones_own(shipped, tmp_path, capsys):
     net = create_model("match_plain")
     save_weights(net, tmp_path / "mine.safetensors", trained_on="my garden")
     assert main(["demo", "--model", "mine.safetensors"]) == 0
@@ -204,7 +203,7 @@ def test_weights_of_ones_own(models, tmp_path, capsys):
     assert "my garden" in page and "One supernet" not in page
 
 
-def test_a_released_folder(models, tmp_path, capsys):
+def test_a_released_folder(shipped, tmp_path, capsys):
     net = create_model("match_plain")
     save_pretrained(net, tmp_path / "mine", licence="MIT", trained_on="my garden")
     assert main(["demo", "--model", "local-dir:mine"]) == 0
@@ -217,13 +216,6 @@ def test_a_folder_that_bears_a_model_s_name_is_not_meant(shipped, tmp_path, caps
     assert main([*PAIR, "--json"]) == 0
     names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
     assert "match_plain.toy, guided" in names
-
-
-def test_no_weights(models, capsys):
-    assert main(["demo"]) == 2
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("vizoo: error: ") and not os.path.exists("demo")
-    assert "no trained stereo weights" in said and "--model FILE" in said
 
 
 @pytest.mark.parametrize(

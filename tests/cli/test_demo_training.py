@@ -14,6 +14,7 @@ from unittest.mock import create_autospec
 
 import pytest
 import yaml
+from torch import nn
 from trainers import Forked
 
 from vizoo.__main__ import main
@@ -24,6 +25,7 @@ from vizoo.stereo.infer import StereoPredictor
 from vizoo.vision.configs.builtin import resolve_config
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights
+from vizoo.vision.subnets import best
 
 
 @pytest.fixture
@@ -137,9 +139,10 @@ def test_ctrl_c_stops_the_training_and_its_command(small, tmp_path):
 def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
     def cut(sample, out, tell):
         result = StereoPredictor("easnet_small")(sample.left, sample.right)
-        known = (Timing(40.0, 39.0, 41.0, 5), Architecture({"width": 4}), 1000)
-        kept = (out / "50ms.safetensors", result, pair.scores(sample, result), "cpu, 2 threads")
-        return [subnets.Subnet(50.0, True, *known, *kept)]
+        costs = {"parameters": 1000, "measured": Timing(40.0, 39.0, 41.0, 5).to_json()}
+        found = Architecture({"width": 4}), {"latency": 50.0}, {}, costs, [], 0.0, "cpu, 2 threads"
+        file, scores = out / "50ms.safetensors", pair.scores(sample, result)
+        return [subnets.Subnet(best.Subnet(nn.Identity(), *found), file, result, scores)]
 
     def fit(out, epochs, device, tell):
         assert epochs == 1

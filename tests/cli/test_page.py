@@ -31,6 +31,7 @@ from vizoo.nas.search.front import Front, FrontRow
 from vizoo.nas.space import Architecture
 from vizoo.stereo.result import StereoResult
 from vizoo.vision.io.images import to_bytes
+from vizoo.vision.subnets import best
 from vizoo.vision.viz.page import Legend, Picture
 from vizoo.vision.viz.plot import Series, front_plot, loss_plot
 
@@ -84,15 +85,16 @@ def whole_page(folder=Path("elsewhere")):
     sample = Sample(NASTY, image, image, camera, False, truth, valid, [NASTY])
     result, timing = StereoResult(shown, to_bytes(image)), Timing(10.0, 9.0, 11.0, 5)
     facts = {"trained on": NASTY, NASTY: NASTY, "empty": ""}
-    weights = Weights(NASTY, NASTY, nn.Identity(), facts, None)
+    weights = Weights(NASTY, NASTY, nn.Identity(), facts)
     network = Candidate(NASTY, nn.Identity(), weights, Architecture({"width": 4}))
     scores = dict.fromkeys(("epe", "bad1", "bad2", "bad3", "d1"), 0.5)
     findings = [Finding(NASTY, result, timing, scores, network, 1000, 1000)]
     findings += [Finding("OpenCV", result, timing, scores)]
     row = FrontRow(network.architecture, 0.5, {"latency": 1.0})
     front = Front("val/epe", "latency", 1, (row,))
-    known = (timing, network.architecture, 1000, Path("x"), result, scores, NASTY)
-    subnet = Subnet(50.0, False, *known)
+    costs = {"parameters": 1000, "measured": {"median": 60.0}}
+    cut = network.net, network.architecture, {"latency": 50.0}, {}, costs, [], 0.0, NASTY
+    subnet = Subnet(best.Subnet(*cut), Path("x"), result, scores)
     curves = [(0, 9.0), (1, 7.0)], [(2, 4.0)]
     training = Training([NASTY], Path("x"), Path("x"), *curves, 1, 60.0)
     cards = [Card(NASTY, NASTY, [Picture(to_bytes(image), NASTY)], [NASTY, "second line"])]

@@ -49,9 +49,6 @@ def test_scans_of_dtu_are_counted_by_the_seed(tmp_path):
         (["--views", "1"], "views 1 (want 2 or more)"),
         (["--size", "24"], "--size 24: give height and width"),
         (["--layout", "dtu_training", "--size", "24x32"], "holds 512x640 alone"),
-        (["--mesh", "a.ply", "b.ply"], "vizoo world --camera views --meshes DIR"),
-        (["--wide"], "vizoo world --camera views --place street"),
-        (["--untextured"], "--untextured is no longer there"),
     ],
 )
 def test_one_line_errors(tmp_path, capsys, words, said):
