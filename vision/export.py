@@ -24,7 +24,7 @@ from torch.utils import _pytree
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
-from ._export_formats import LOUD, METADATA, Job, find_format
+from ._export_formats import LOUD, METADATA, Format, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
@@ -128,7 +128,6 @@ def export(
     net = standalone(model)
     if precision == "int8":
         net = folded(net)
-    name = getattr(net, "architecture", {}).get("name", type(net).__name__)
     with evaluating(net), torch.no_grad(), quiet(LOUD), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         progress("running in PyTorch")
@@ -147,25 +146,45 @@ def export(
         if precision == "int8":
             check_samples(calibrate, [entry["shape"] for entry in job.metadata["inputs"]])
         with atomic_write(path, form.beside) as temporary:
-            progress(f"writing {form.name}")
-            with _one_line(f"{name} cannot be exported to {form.name}"):
-                form.write(job, temporary)
-            what, size_written = f"{name} as {form.name}", temporary.stat().st_size
-            _check_bytes(net, stored_bytes(temporary), form.per_tensor, what)
-            progress("comparing with PyTorch")
-            with _one_line(f"{what} was written, but does not run"):
-                run, metadata = form.read(temporary, torch.float32)
-                outputs = [run(trial.inputs) for trial in trials]
-            kind = torch.float16 if job.half else torch.float32
-            checks = tuple(t.compare(o, what, kind) for t, o in zip(trials, outputs, strict=True))
+            checks, metadata = _write(job, form, temporary, trials, progress)
             quantized = None
             if precision == "int8":
-                with _one_line(f"{name} cannot be quantised"):
+                with _one_line(f"{job.metadata['model']} cannot be quantised"):
                     quantized = quantize(form, temporary, calibrate, max_loss, progress)
-                size_written = temporary.stat().st_size
+            sizes = temporary.stat().st_size, weight_bytes(net)
     spent = time.perf_counter() - start
-    sizes = size_written, weight_bytes(net)
     return Exported(path, form.name, *sizes, checks, spent, metadata, quantized)
+
+
+def _write(
+    job: Job, form: Format, file: Path, trials: Sequence[_Trial], progress: Callable[[str], None]
+) -> tuple[tuple[Check, ...], dict[str, Any]]:
+    """Write a file, read it back and run the trials: how they compare, and the file's metadata.
+
+    Raises:
+        ValueError: it cannot be written or run, differs, or has more bytes than the weights, 2 MiB,
+            and `per_tensor` for each tensor.
+    """
+    name = job.metadata["model"]
+    progress(f"writing {form.name}")
+    with _one_line(f"{name} cannot be exported to {form.name}"):
+        form.write(job, file)
+    what = f"{name} as {form.name}"
+    size, need = stored_bytes(file), weight_bytes(job.net)
+    slack = _SLACK + form.per_tensor * len(_owned(job.net))
+    if size > need + slack:
+        raise ValueError(
+            f"{what}: it would have {size:,} bytes, but the network {need:,} bytes of weights "
+            f"(and {slack:,} are allowed beside them), so it holds something else too; nothing "
+            "was written"
+        )
+    progress("comparing with PyTorch")
+    with _one_line(f"{what} was written, but does not run"):
+        run, metadata = form.read(file, torch.float32)
+        outputs = [run(trial.inputs) for trial in trials]
+    kind = torch.float16 if job.half else torch.float32
+    pairs = zip(trials, outputs, strict=True)
+    return tuple(trial.compare(output, what, kind) for trial, output in pairs), metadata
 
 
 def open_named(source: str | os.PathLike[str]) -> tuple[nn.Module, str]:
@@ -309,16 +328,11 @@ class _Trial:
             ValueError: it does not take them, or predicts values that are not finite.
         """
         output = net(*inputs)
-        wanted = tensors(output)
-        if not all(x.isfinite().all() for x in wanted):
+        wanted = _values(tensors(output))
+        if not wanted.isfinite().all():
             raise ValueError("the network predicts values that are not finite in PyTorch already")
-        moved = tensors(net(*map(_moved, inputs)))
-        return cls(inputs, output, max(map(_largest, moved, wanted)))
-
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """Of the inputs."""
-        return tuple(tuple(x.shape) for x in self.inputs)
+        moved = _values(tensors(net(*map(_moved, inputs))))
+        return cls(inputs, output, float((moved - wanted).abs().max()))
 
     def compare(self, output: Any, what: str, stored: torch.dtype) -> Check:
         """Compare with what a file made of the inputs, whose weights are stored in a type.
@@ -329,42 +343,27 @@ class _Trial:
             ValueError: other shapes, or values too far off.
         """
         given, wanted = tensors(output), tensors(self.output)
-        at = ", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in self.shapes))
+        shapes = tuple(tuple(x.shape) for x in self.inputs)
+        at = ", ".join(dict.fromkeys("x".join(map(str, shape)) for shape in shapes))
         if [x.shape for x in given] != [x.shape for x in wanted]:
             raise ValueError(
                 f"{what}: for inputs of {at} its outputs have shapes {_shapes(given)} instead of "
                 f"{_shapes(wanted)}; nothing was written"
             )
-        scale = max(float(x.abs().max()) if x.numel() else 0.0 for x in wanted)
+        scale = float(_values(wanted).abs().max())
         precision = max(_precision(x.dtype) for x in (*self.inputs, *wanted))
         coarse = max(precision, _precision(stored))
         amplified = _AMPLIFICATION * self.rounding * (coarse / precision if precision else 1)
         allowed = max(_TOLERANCE, 16 * coarse) * scale + amplified
-        maximum = max(map(_largest, given, wanted))
-        values = sum(x.numel() for x in wanted)
-        mean = sum(map(_sum, given, wanted)) / max(1, values)
+        differences = (_values(given) - _values(wanted)).abs()
+        maximum = float(differences.max())
+        mean = float(differences.sum()) / max(1, len(differences) - 1)
         if not maximum <= allowed:
             raise ValueError(
                 f"{what}: for inputs of {at} it differs from PyTorch by up to {maximum:.3g}, on "
                 f"average {mean:.3g}, where {allowed:.3g} is allowed; nothing was written"
             )
-        return Check(self.shapes, maximum, mean, scale, allowed)
-
-
-def _check_bytes(net: nn.Module, size: int, per_tensor: int, what: str) -> None:
-    """Refuse a file whose `stored_bytes` are more than the network's; an error calls it `what`.
-
-    Raises:
-        ValueError: larger than the weights, 2 MiB, and `per_tensor` for each tensor.
-    """
-    need = weight_bytes(net)
-    slack = _SLACK + per_tensor * len(_owned(net))
-    if size > need + slack:
-        raise ValueError(
-            f"{what}: it would have {size:,} bytes, but the network {need:,} bytes of weights "
-            f"(and {slack:,} are allowed beside them), so it holds something else too; nothing "
-            "was written"
-        )
+        return Check(shapes, maximum, mean, scale, allowed)
 
 
 def stored_bytes(path: Path) -> int:
@@ -406,12 +405,9 @@ def _precision(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
-def _largest(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
-
-
-def _sum(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).abs().sum())
+def _values(outputs: Sequence[Tensor]) -> Tensor:
+    """All values, after a 0 for where there are none."""
+    return torch.cat([torch.zeros(1).double(), *(x.double().flatten() for x in outputs)])
 
 
 def _shapes(outputs: Sequence[Tensor]) -> str:

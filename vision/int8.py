@@ -60,27 +60,29 @@ def quantize(
     Args:
         form: of the file.
         file: what `export` wrote.
-        samples: two or more; every other one calibrates, the rest measures.
+        samples: as `check_samples` takes them; every other one calibrates, the rest measures.
         max_loss: mean absolute error that may be added, in the unit of the first output.
         progress: told each step.
 
     Raises:
-        ValueError: too few samples, of a size that the file does not take, or no part can be in
-            int8 at that loss.
+        ValueError: no part can be in int8 at that loss.
     """
-    _check_count(samples)
     layers = form.layers(file)
     parts = list(dict.fromkeys(map(_part, layers)))
     if not parts:
         raise ValueError("there is nothing to quantise: the network has no convolutions")
     calibrating = [sample.inputs for sample in samples[::2]]
-    scale = _Scale(form, file, samples[1::2])
+    measuring = samples[1::2]
+    wanted, error = _outputs(form, file, measuring), None
+    known = [sample.truth for sample in measuring if sample.truth is not None]
+    if len(known) == len(measuring):
+        error, wanted = _mean_error(wanted, known), known
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         trial = Path(folder) / file.name
 
         def loss(in_float: Sequence[str]) -> float:
             form.quantize(file, trial, calibrating, layers_in(in_float, layers))
-            return scale.loss(trial)
+            return _mean_error(_outputs(form, trial, measuring), wanted) - (error or 0.0)
 
         alone = {}
         for part in parts:
@@ -97,7 +99,7 @@ def quantize(
                 for path in Path(folder).iterdir():
                     os.replace(path, file.with_name(path.name))
                 kept = tuple(sensitive[:count])
-                return Quantized(scale.error, together, alone, kept, len(scale.samples))
+                return Quantized(error, together, alone, kept, len(measuring))
     told = ", ".join(f"{part} {alone[part]:.3g}" for part in sensitive)
     raise ValueError(
         f"int8 costs more than {max_loss:g} whatever stays in float (parts alone: {told}); allow "
@@ -105,31 +107,16 @@ def quantize(
     )
 
 
-class _Scale:
-    """Weighs a file against the truth, or where there is none against a file in float32."""
+def _outputs(form: Format, file: Path, samples: Sequence[Sample]) -> list[Tensor]:
+    run, _ = form.read(file, torch.float32)
+    return [run(sample.inputs)[0] for sample in samples]
 
-    def __init__(self, form: Format, source: Path, samples: Sequence[Sample]) -> None:
-        self.form, self.samples = form, samples
-        outputs = self._outputs(source)
-        known = [sample.truth for sample in samples if sample.truth is not None]
-        self.error = None
-        self._wanted = outputs
-        if len(known) == len(samples):
-            self._wanted = known
-            self.error = self._mean(outputs)
 
-    def loss(self, file: Path) -> float:
-        return self._mean(self._outputs(file)) - (self.error or 0.0)
-
-    def _outputs(self, file: Path) -> list[Tensor]:
-        run, _ = self.form.read(file, torch.float32)
-        return [run(sample.inputs)[0] for sample in self.samples]
-
-    def _mean(self, outputs: Sequence[Tensor]) -> float:
-        """The mean error where it is known what is wanted; not finite where an output is not."""
-        pairs = zip(outputs, self._wanted, strict=True)
-        errors = torch.cat([(mine - wanted)[wanted.isfinite()].abs() for mine, wanted in pairs])
-        return float(errors.double().mean())
+def _mean_error(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """Where it is known what is wanted; not finite where an output is not."""
+    pairs = zip(outputs, wanted, strict=True)
+    errors = torch.cat([(mine - right)[right.isfinite()].abs() for mine, right in pairs])
+    return float(errors.double().mean())
 
 
 def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str]]) -> None:
@@ -138,7 +125,8 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
     Raises:
         ValueError: too few, or of another size; it says which, and what to do.
     """
-    _check_count(samples)
+    if len(samples) < 2:
+        raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
     for number, sample in enumerate(samples):
         for x, shape in zip(sample.inputs, shapes, strict=True):
             pairs = zip(x.shape, shape, strict=True) if x.dim() == len(shape) else [(0, 1)]
@@ -149,11 +137,6 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
                     "export with that size, or dynamic, and give samples of as many images as "
                     "`batch`"
                 )
-
-
-def _check_count(samples: Sequence[Sample]) -> None:
-    if len(samples) < 2:
-        raise ValueError("int8 takes two samples at least: to calibrate with, and to measure by")
 
 
 def layers_in(parts: Collection[str], layers: Sequence[str]) -> list[str]:

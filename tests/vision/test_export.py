@@ -244,16 +244,32 @@ def test_a_baked_size_is_noticed(tmp_path, to):
     assert path.read_text() == "earlier" and [path] == list(tmp_path.iterdir())
 
 
-def test_a_difference_is_an_error(tmp_path, monkeypatch):
+class Twice(Sum):
+    """Gives its map twice."""
+
+    output_names = ("map", "again")
+
+    def forward(self, first, second):
+        return (super().forward(first, second),) * 2
+
+
+@pytest.mark.parametrize(("added", "by"), [(1e-2, r"0\.01"), (float("nan"), "nan")])
+def test_a_difference_is_an_error(tmp_path, monkeypatch, added, by):
+    """Also in the last output alone."""
     form = formats.FORMATS["torchscript"]
 
     def read(file, dtype):
         run, facts = form.read(file, dtype)
-        return (lambda inputs: run(inputs) + 1e-2), facts
+
+        def changed(inputs):
+            first, last = run(inputs)
+            return first, last + added
+
+        return changed, facts
 
     monkeypatch.setitem(formats.FORMATS, "torchscript", dataclasses.replace(form, read=read))
-    with pytest.raises(ValueError, match=r"1x3x8x12 it differs .* up to 0\.01.* nothing was"):
-        export(Sum(), tmp_path / "net.pt", to="torchscript", size=(8, 12))
+    with pytest.raises(ValueError, match=rf"1x3x8x12 it differs .* up to {by}.* nothing was"):
+        export(Twice(), tmp_path / "net.pt", to="torchscript", size=(8, 12))
     assert not list(tmp_path.iterdir())
 
 
