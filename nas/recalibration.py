@@ -97,10 +97,7 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
     afterwards as before.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm)]
-    counters = [n for layer in layers if (n := layer.num_batches_tracked) is not None]
-    kept = [counter.clone() for counter in counters]
-    tracking = [layer for layer in layers if layer.running_mean is not None]
-    with evaluating(model), _keeping(tracking):
+    with evaluating(model), _keeping(layers):
         for layer in layers:
             layer.training = True
         try:
@@ -108,8 +105,6 @@ def batch_statistics(model: nn.Module) -> Iterator[None]:
         finally:
             for layer in layers:
                 layer.training = False
-            for counter, count in zip(counters, kept, strict=True):
-                counter.copy_(count)
 
 
 class _Average:
@@ -168,7 +163,8 @@ def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def _keeping(layers: Iterable[_BatchNorm]) -> Iterator[None]:
-    kept = [(own, own.clone()) for layer in layers for own in _statistics(layer)]
+    """Let the layers' statistics and counters be as before after the block."""
+    kept = [(own, own.clone()) for layer in layers for own in layer.buffers(recurse=False)]
     try:
         yield
     finally:

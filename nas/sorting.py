@@ -29,17 +29,16 @@ class _Group:
     """Channels that change places together: everything whose number is the same value."""
 
     axes: list[tuple[nn.Module, Axis]] = field(default_factory=list)
-    readers: list[nn.Module] = field(default_factory=list)
+    readers: list[tuple[nn.Module, Axis]] = field(default_factory=list)
     producers: list[str] = field(default_factory=list)
     fixed: bool = False
 
     def importance(self) -> Tensor:
         """(channels,) float64: sum of |w| of what the readers multiply each channel with."""
         total = torch.zeros((), dtype=torch.float64)
-        for module, axis in self.axes:
-            if axis.role == "reads" and module in self.readers:
-                weight = getattr(module, axis.tensor).detach().double().abs()
-                total = total + weight.transpose(0, axis.dim).flatten(1).sum(1)
+        for module, axis in self.readers:
+            weight = getattr(module, axis.tensor).detach().double().abs()
+            total = total + weight.transpose(0, axis.dim).flatten(1).sum(1)
         return total
 
     @torch.no_grad()
@@ -90,7 +89,7 @@ def _groups(model: nn.Module) -> list[_Group]:
             group.axes.append((module, axis))
             group.fixed |= len(segments(axis.number)) > 1
             if axis.role == "reads" and gates.get(module) != "reads":
-                group.readers.append(module)
+                group.readers.append((module, axis))
             if axis.role == "writes" and axis.tensor == "weight" and gates.get(module) != "writes":
                 group.producers.append(name)
     return list(groups.values())

@@ -166,14 +166,11 @@ def _both(one: Condition, other: Condition) -> Condition | None:
 def _is_elastic(value: Any) -> bool:
     if isinstance(value, _PLAIN):  # the usual ones first: abstract classes take long to say no
         return False
-    if isinstance(value, _COLLECTIONS):
-        return any(map(_is_elastic, value)) or (
-            isinstance(value, dict) and any(map(_is_elastic, value.values()))
-        )
-    if isinstance(value, Mapping) and not isinstance(value, Architecture):
-        return any(map(_is_elastic, (*value.keys(), *value.values())))
-    return isinstance(value, (ElasticModule, Value, Architecture, SearchSpace))
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(map(_is_elastic, value))
+    if isinstance(value, (ElasticModule, Value, Architecture, SearchSpace)):
+        return True
+    return isinstance(value, Mapping) and _is_elastic((*value.keys(), *value.values()))
 
 
 _PLAIN = (str, bool, int, float, Tensor, type(None))
-_COLLECTIONS = (dict, list, tuple, set, frozenset)

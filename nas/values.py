@@ -101,8 +101,6 @@ class Choice(Value):
     values: tuple[Scalar, ...]
 
     def __init__(self, name: str, values: Sequence[Scalar]) -> None:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"the name of a choice has to be a string, not {name!r}")
         if isinstance(values, str) or not isinstance(values, Sequence) or not values:
             raise ValueError(f"choice {name!r} needs a list of at least one value, not {values!r}")
         if any(value is None for value in values):
@@ -199,19 +197,13 @@ class Selection(Placed):
         """How many positions are active."""
         return sum(length for _, length in self.runs(values))
 
-    def active(self, values: Mapping[str, Any]) -> list[int]:
-        """The active positions, ascending."""
-        given = {choice.name: values.get(choice.name) for choice in self.choices}
-        return [
-            position
-            for position, (choice, least) in enumerate(self.places)
-            if choice is None or (value := given[choice.name]) is None or value >= least
-        ]
-
     def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """The active positions, joined where they touch."""
         runs: list[tuple[int, int]] = []
-        for position in self.active(values):
+        for position, (choice, least) in enumerate(self.places):
+            value = None if choice is None else values.get(choice.name)
+            if value is not None and value < least:
+                continue
             if runs and sum(runs[-1]) == position:
                 runs[-1] = (runs[-1][0], runs[-1][1] + 1)
             else:

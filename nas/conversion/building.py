@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -159,26 +160,25 @@ def depth_choices(
     for name, module in net.named_modules():
         if type(module) not in _SEQUENCES:
             continue
-        children, count = list(module.named_children()), len(module)
+        prefix, count = f"{name}." if name else "", len(module)
+        children, ran = list(module), [blocks.get(prefix + child, []) for child in module._modules]
         first = count
-        for index in range(count - 1, -1, -1):
-            child, block = children[index]
-            runs = blocks.get(f"{name}.{child}" if name else child, [])
+        for index, runs in reversed(list(enumerate(ran))):
             if not runs or any(run.shape is None for run in runs):
                 break
-            last = blocks[f"{name}.{children[-1][0]}" if name else children[-1][0]]
             chained = index == 0 or type(module) is nn.Sequential
-            chained = chained or runs[0].source is children[index - 1][1]
-            alike = type(block) is type(children[-1][1]) and runs[0].shape == last[0].shape
-            if not alike or not chained or any(not _fits(run) for run in runs):
+            chained = chained or runs[0].source is children[index - 1]
+            alike = type(children[index]) is type(children[-1])
+            if not alike or not chained or runs[0].shape != ran[-1][0].shape:
+                break
+            if not all(map(_fits, runs)):
                 break
             first = index
         least = max(first, count // 2, 1)
         if least < count:
-            for child, _ in children[least:]:
-                for run in blocks[f"{name}.{child}" if name else child]:
-                    _join(run, ties, f"{name} may be shorter")
-            choices[name] = Choice(f"{name}.depth" if name else "depth", range(least, count + 1))
+            for run in itertools.chain.from_iterable(ran[least:]):
+                _join(run, ties, f"{name} may be shorter")
+            choices[name] = Choice(f"{prefix}depth", range(least, count + 1))
     return choices
 
 
@@ -218,8 +218,9 @@ def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) 
                 cuts.setdefault(name, {})[dim] = chosen
         for name, labels in layer.counts.items():
             if (chosen := selection(labels)) is not None:
-                several = isinstance(getattr(module, name), tuple)
-                attributes[name] = chosen.map(_tuple_of) if several else chosen
+                attributes[name] = chosen
+                if isinstance(getattr(module, name), tuple):
+                    attributes[name] = chosen.map(functools.partial(_times, (1,)))
         if (kernel := plan.kernels.get(layer.name)) is not None:
             dims, gaps = module.weight.dim() - 2, module.dilation
             central = Central(kernel)
@@ -235,10 +236,6 @@ def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) 
         if name in plan.depths:
             part.__class__ = _SEQUENCES[type(part)]
             part.set_length(plan.depths[name])
-
-
-def _tuple_of(number: int) -> tuple[int, ...]:
-    return (number,)
 
 
 def _times(ones: tuple[int, ...], number: int) -> tuple[int, ...]:

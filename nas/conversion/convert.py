@@ -25,7 +25,6 @@ from ..elastic.base import ElasticModule
 from ..space import Choice, Scalar, SearchSpace
 from ..supernet import search_space
 from .building import (
-    Candidate,
     Plan,
     build,
     candidates,
@@ -168,8 +167,7 @@ class _Conversion:
         self.layers: dict[str, Layer] = {layer.name: layer for layer in layers}
         for layer in layers:
             if self._kept(layer.name):
-                for labels in layer.labels():
-                    ties.fix(labels, f"{layer.name} is kept")
+                layer.fix(ties, f"{layer.name} is kept")
         found = depth_choices(net, self.known.blocks, ties) if depths else {}
         self.depths = {name: choice for name, choice in found.items() if not self._kept(name)}
         self.classes, self.reasons = ties.classes()
@@ -191,7 +189,8 @@ class _Conversion:
         """All that could be elastic."""
         each = class_scores(self.layers.values(), self.classes, scores)
         found = {}
-        for name, candidate in self._candidates().items() if widths else ():
+        known = candidates(self.layers, self.classes, self.reasons) if widths else {}
+        for name, candidate in known.items():
             counts = counts_of(candidate, widths)
             if len(counts) > 1:
                 order = each[candidate.classes].argsort(descending=True, stable=True)
@@ -205,9 +204,6 @@ class _Conversion:
             if kernels and not self._kept(name) and (choice := kernel_choice(layer)) is not None
         }
         return Plan(found, choices, self.depths)
-
-    def _candidates(self) -> dict[str, Candidate]:
-        return candidates(self.layers, self.classes, self.reasons)
 
     def tried(self, plan: Plan) -> Plan:
         """What of a plan works: each choice that does not is noted and left out."""
@@ -324,7 +320,7 @@ class _Conversion:
 
     def planned(self, data: Mapping[str, Any]) -> Plan:
         """The plan that `to_json` gave."""
-        known, found = self._candidates(), {}
+        known, found = candidates(self.layers, self.classes, self.reasons), {}
         for name, wanted in data["widths"].items():
             order = torch.tensor(wanted["order"])
             fits = name in known and torch.equal(order.sort().values, torch.arange(len(order)))

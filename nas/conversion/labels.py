@@ -22,24 +22,8 @@ class Channels(NamedTuple):
     labels: Tensor  #: (size of the dimension,) int64
 
 
-class Ledger:
-    """What is told about labels while a network runs."""
-
-    def new(self, count: int) -> Tensor:
-        """(count,) labels that nothing has yet."""
-        raise NotImplementedError
-
-    def unite(self, one: Tensor, other: Tensor, why: str) -> None:
-        """Say that labels are those of the same channels, place by place."""
-        raise NotImplementedError
-
-    def fix(self, labels: Tensor, why: str) -> None:
-        """Say that channels have to stay."""
-        raise NotImplementedError
-
-
-class Ties(Ledger):
-    """Collects what is told."""
+class Ties:
+    """Collects what is told about labels while a network runs."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -70,11 +54,8 @@ class Ties(Ledger):
         if self._ties:
             ones, others = (torch.cat(side).numpy() for side in zip(*self._ties, strict=True))
             while not np.array_equal(roots[ones], roots[others]):
-                low, high = (
-                    np.minimum(roots[ones], roots[others]),
-                    np.maximum(roots[ones], roots[others]),
-                )
-                np.minimum.at(roots, high, low)
+                low = np.minimum(roots[ones], roots[others])
+                np.minimum.at(roots, np.maximum(roots[ones], roots[others]), low)
                 while not np.array_equal(roots, roots[roots]):
                     roots = roots[roots]
         reasons: dict[int, str] = {}
@@ -92,7 +73,7 @@ class Mismatch(Exception):
         self.classes = classes
 
 
-class Checked(Ledger):
+class Checked:
     """Holds what is told against the classes that are known; labels are classes here."""
 
     def __init__(self, fixed: Tensor) -> None:
@@ -117,3 +98,6 @@ class Checked(Ledger):
 
     def _stays(self, classes: Tensor) -> Tensor:
         return (classes < 0) | self._fixed[classes.clamp(min=0)]
+
+
+Ledger = Ties | Checked  #: is told about labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,10 +43,10 @@ class Layer:
         changed.runs = 0
         return changed
 
-    def labels(self) -> Iterator[Tensor]:
-        """All its labels."""
-        yield from self.axes.values()
-        yield from self.counts.values()
+    def fix(self, ledger: Ledger, why: str) -> None:
+        """Say that all its channels have to stay."""
+        for labels in (*self.axes.values(), *self.counts.values()):
+            ledger.fix(labels, why)
 
     def apply(
         self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
@@ -56,10 +56,10 @@ class Layer:
 
     def _add_axes(self, labels: Tensor) -> bool:
         """Give every tensor along its first dimension these labels; whether all fit."""
-        for name, tensor in _tensors(self.module):
-            if (name, 0) in self.axes or tensor.numel() == 1:
+        for name, tensor in (*self.module._parameters.items(), *self.module._buffers.items()):
+            if tensor is None or (name, 0) in self.axes or tensor.numel() == 1:
                 continue
-            if tensor.dim() == 0 or tensor.shape[0] != len(labels):
+            if tensor.shape[0] != len(labels):
                 return False
             self.axes[name, 0] = labels
         return True
@@ -102,12 +102,10 @@ class _Reader(Layer):
         """Reads along its channel dimension, and writes channels of its own."""
         self.runs += 1
         if not self.fits:
-            for labels in self.labels():
-                ledger.fix(labels, f"{self.name} has parameters of its own")
+            self.fix(ledger, f"{self.name} has parameters of its own")
         dim = y.dim() - self.dims - 1
         if given is not None and given.dim != dim:
-            for labels in self.labels():
-                ledger.fix(labels, f"{self.name} is applied along another dimension than channels")
+            self.fix(ledger, f"{self.name} is applied along another dimension than channels")
             if given.dim > dim:  # a convolution over channels
                 ledger.fix(given.labels, f"{self.name}: {_ACROSS}")
                 return None
@@ -185,8 +183,3 @@ _KEEPERS: dict[type[nn.Module], str] = {
     nn.RMSNorm: "normalized_shape",
     nn.PReLU: "num_parameters",
 }
-
-
-def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(recurse=False)
-    yield from ((n, b) for n, b in module.named_buffers(recurse=False) if b.dim())

@@ -93,7 +93,7 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     elif name in _REDUCES:
         found = _reduction(known, args, kwargs, outputs)
     elif name in _ALONG:
-        found = _along(known, name, args, outputs)
+        found = _along(known, args, outputs)
     elif name.startswith("_scaled_dot_product"):
         found = _attention(known, args, kwargs, outputs)
     elif match := _SPATIAL.search(name):
@@ -209,12 +209,12 @@ def _reduction(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Ten
     return {id(o): Channels(channels.dim - shift, channels.labels) for o in outputs}
 
 
-def _along(known: Known, name: str, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
+def _along(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
     """Everything along one dimension together."""
     channels = known.channels(args[0])
     if channels is None or args[1] % args[0].dim() == channels.dim:
         return None
-    return {id(o): channels for o in outputs if o.shape == args[0].shape}
+    return _same(known, args, outputs)
 
 
 def _attention(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Tensor]) -> _Found:

@@ -79,7 +79,7 @@ def trace(
     tracer.trace.output = [t.shape for t in tree_leaves(output) if isinstance(t, Tensor)]
     for layer in tracer.trace.layers.values() if known is None else ():
         if not layer.runs:
-            tracer.fix(layer, f"{layer.name} does not run on the example inputs")
+            layer.fix(ledger, f"{layer.name} does not run on the example inputs")
     return tracer.trace
 
 
@@ -116,12 +116,7 @@ class _Tracer(TorchDispatchMode):
         other, _ = self._held.setdefault(id(tensor), (module, name))
         for owner in (module, other) if other is not module else ():
             if (layer := self._layers.get(owner)) is not None:
-                self.fix(layer, f"{layer.name} shares its {name} with another layer")
-
-    def fix(self, layer: Layer, why: str) -> None:
-        """Let a layer stay as it is."""
-        for labels in layer.labels():
-            self.ledger.fix(labels, why)
+                layer.fix(self.ledger, f"{layer.name} shares its {name} with another layer")
 
     def channels(self, tensor: Tensor) -> Channels | None:
         """Of a tensor, also of a parameter that is met outside of a known layer."""
@@ -136,13 +131,16 @@ class _Tracer(TorchDispatchMode):
     def _met(self, tensor: Tensor, module: nn.Module, name: str) -> Channels | None:
         layer = self._layers.get(module)
         if layer is not None and not isinstance(layer, _Owner):
-            self.fix(layer, f"{name} of {layer.name} is used outside of the layer")
+            layer.fix(self.ledger, f"{name} of {layer.name} is used outside of the layer")
             return None
         dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
         if len(dims) > 1 and tensor.dim() in (3, 4) and tensor.shape[0] == 1:
             dims = [2 if tensor.dim() == 3 else 1]  # positions' embeddings
-        elif tensor.dim() == 2 and tensor.shape[1] in _heads(module):
-            dims = [1]  # positions' biases
+        elif tensor.dim() == 2 and any(
+            HEADS.fullmatch(held) and type(number) is int and number == tensor.shape[1]
+            for held, number in vars(module).items()
+        ):
+            dims = [1]  # positions' biases, one for each head
         if len(dims) != 1 or not tensor.is_floating_point():
             return None
         place = name, dims[0]
@@ -257,21 +255,21 @@ class _Tracer(TorchDispatchMode):
             x, _ = taken(args, kwargs)
             befores.append([None if self._inside else self.channels(tensor) for tensor in x])
             self._stack.append(module)
-            self._inside += self._is_known(module)
+            self._inside += not self._is_free(module)
 
         def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
             before = befores.pop()
             self._stack.pop()
-            self._inside -= self._is_known(module)
+            self._inside -= not self._is_free(module)
             if self._inside:
                 return
             x, form = taken(args, kwargs)
-            if self._is_known(module):
+            if not self._is_free(module):
+                layer = self._layers[module]
                 if x and isinstance(out, Tensor):
-                    layer = self._layers[module]
                     self._channels[out] = layer.apply(self.ledger, x[0], before[0], out)
                 else:
-                    self.fix(self._layers[module], f"{self._names[module]} gives no tensor")
+                    layer.fix(self.ledger, f"{layer.name} gives no tensor")
             elif module in blocks and x:
                 given, given_form = tree_flatten(out)
                 kind = [(t.shape, t.device) for t in x]
@@ -291,14 +289,6 @@ class _Tracer(TorchDispatchMode):
                 after = module.register_forward_hook(leave, prepend=True, with_kwargs=True)
                 hooks.enter_context(after)
             yield
-
-    def _is_known(self, module: nn.Module) -> bool:
-        return not self._is_free(module)
-
-
-def _heads(module: nn.Module) -> set[int]:
-    """Numbers of heads that a module has written down."""
-    return {n for name, n in vars(module).items() if HEADS.fullmatch(name) and type(n) is int}
 
 
 def _line() -> str:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..space import Choice
 from ..values import Placed, Value, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
@@ -23,6 +22,8 @@ _KNOWN = 256
 
 _FEW = 4
 """Parts up to this number are put together one by one, more of them by their indices."""
+
+_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
@@ -167,6 +168,14 @@ def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
     return torch.tensor(indices, device=device)
 
 
+def memory_format(tensor: Tensor) -> torch.memory_format:
+    """Channels-last where a tensor lies in memory like that and not else, or contiguous."""
+    last = _LAST.get(tensor.dim(), torch.contiguous_format)
+    if tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous():
+        return last
+    return torch.contiguous_format
+
+
 def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
     """Raise a ValueError unless an input has the channels that the layer has active."""
     if given != wanted:
@@ -211,12 +220,12 @@ def _export_within(module: nn.Module, architecture: Setting, copies: dict[int, A
 
 def export_parts(module: nn.Module, architecture: Setting, copies: dict[int, Any]) -> None:
     """Fill `copies` with what a module holds: parameters, buffers, children; no hooks."""
-    for parameter in module.parameters(recurse=False):
-        if id(parameter) not in copies:
-            own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
-            copies[id(parameter)] = own
-    for buffer in module.buffers(recurse=False):
-        copies.setdefault(id(buffer), buffer.detach().clone())
+    for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False)):
+        if id(tensor) not in copies:
+            own = tensor.detach().clone()
+            if isinstance(tensor, nn.Parameter):
+                own = nn.Parameter(own, tensor.requires_grad)
+            copies[id(tensor)] = own
     for name, attribute in vars(module).items():
         # A module has a dozen empty dictionaries, which `copy.deepcopy` takes long to copy.
         empty = not attribute and type(attribute) in (dict, OrderedDict)
@@ -225,14 +234,3 @@ def export_parts(module: nn.Module, architecture: Setting, copies: dict[int, Any
             copies[id(attribute)] = type(attribute)()
     for child in module.children():
         _export_within(child, architecture, copies)
-
-
-def condition(value: Value, suits: Any, what: str) -> Condition:
-    """The values of the one choice behind `value` for which `suits(number)`; {} if all do."""
-    choices = value.choices
-    if len(choices) != 1:
-        names = ", ".join(repr(choice.name) for choice in choices)
-        raise ValueError(f"{what} must depend on one choice, not on {names}")
-    choice: Choice = choices[0]
-    suitable = tuple(v for v in choice.values if suits(value.at({choice.name: v})))
-    return {} if len(suitable) == len(choice.values) else {choice.name: suitable}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ..values import Choice, Value, outcomes
-from .base import Condition, Copies, ElasticModule, Setting, condition, extract_module, number_of
+from .base import Condition, Copies, ElasticModule, Setting, extract_module, number_of
 
 __all__ = ["ElasticModuleList", "ElasticOperation", "ElasticSequential", "ModuleList"]
 __all__ += ["Operation", "Sequential"]
@@ -26,6 +26,9 @@ class _ElasticSequence(ElasticModule):
     plain: type[nn.Module]
 
     def set_length(self, length: Value) -> None:
+        if len(length.choices) != 1:
+            names = ", ".join(repr(choice.name) for choice in length.choices)
+            raise ValueError(f"the length of a sequence must depend on one choice, not on {names}")
         lengths = outcomes(length)
         if lengths[0] < 0 or lengths[-1] != len(self._modules):
             raise ValueError(
@@ -33,16 +36,18 @@ class _ElasticSequence(ElasticModule):
                 f"{len(self._modules)}, not {', '.join(map(str, lengths))}"
             )
         self.set_numbers(length=length)
-        self.conditions()
 
     def settings(self, architecture: Setting) -> int:
         return number_of(self.numbers["length"], architecture)
 
     def conditions(self) -> Mapping[str, Condition]:
         length = cast("Value", self.numbers["length"])
+        (choice,) = length.choices
+        lengths = {value: length.at({choice.name: value}) for value in choice.values}
         return {
-            name: condition(length, lambda n, i=index: n > i, "the length of a sequence")
+            name: {choice.name: tuple(value for value, n in lengths.items() if n > index)}
             for index, name in enumerate(self._modules)
+            if min(lengths.values()) <= index  # else it is always in use
         }
 
     def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
@@ -142,7 +147,6 @@ class ElasticOperation(ElasticModule):
 
     def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
         """The export of the active candidate alone."""
-        copies = {} if copies is None else copies
         return extract_module(self._modules[self.settings(architecture)], architecture, copies)
 
     def extra_repr(self) -> str:

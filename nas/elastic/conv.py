@@ -27,6 +27,7 @@ from .base import (
     check_channels,
     fill,
     is_elastic,
+    memory_format,
     number_of,
     parts,
     take,
@@ -118,7 +119,6 @@ class _Convolution(ElasticModule, _ConvNd):
                 f"{n_in} input and {n_out} output channels do not fit {groups} groups"
                 + (" (groups that depend on a choice must be in_channels)" * self._depthwise)
             )
-        rows, columns = (inputs, outputs) if self.transposed else (outputs, inputs)
         if self._depthwise:
             each = self.out_channels // self.groups
             if outputs != tuple((each * start, each * length) for start, length in inputs):
@@ -126,12 +126,13 @@ class _Convolution(ElasticModule, _ConvNd):
                     f"a depthwise convolution with {each} output channels for each input channel "
                     f"cannot have {n_out} for {n_in}"
                 )
-            columns = ((0, self.weight.shape[1]),)
         elif groups > 1:
             if any(len(segments(value)) > 1 for value in channels):
                 raise ValueError("a convolution in groups cannot read or write a concatenation")
             inputs, outputs = ((0, n_in // groups),), ((0, n_out // groups),)
-            rows, columns = (inputs, outputs) if self.transposed else (outputs, inputs)
+        rows, columns = (inputs, outputs) if self.transposed else (outputs, inputs)
+        if self._depthwise:
+            columns = ((0, self.weight.shape[1]),)
         kernel = self.kernel_size
         if "kernel_size" in self.numbers:
             kernel = (number_of(self.numbers["kernel_size"], architecture),) * self.dims
@@ -167,14 +168,9 @@ class _Convolution(ElasticModule, _ConvNd):
             if matrix is not None:
                 # Two-dimensional, so that torch multiplies alike with and without gradients.
                 flat = F.linear(weight.reshape(-1, size**self.dims), getattr(self, matrix))
-                weight = flat.view(weight.shape).contiguous(memory_format=self._memory_format())
+                form = memory_format(self.weight)
+                weight = flat.view(weight.shape).contiguous(memory_format=form)
         return weight
-
-    def _memory_format(self) -> torch.memory_format:
-        last = torch.channels_last if self.dims == 2 else torch.channels_last_3d
-        if self.weight.is_contiguous(memory_format=last) and not self.weight.is_contiguous():
-            return last
-        return torch.contiguous_format
 
     def bias_in_use(self, active: _ConvSettings) -> Tensor | None:
         """The active entries of the bias, None where there is none."""
@@ -293,9 +289,8 @@ class ElasticLinear(ElasticModule, nn.Linear):
 
     def settings(self, architecture: Setting) -> _LinearSettings:
         """The active features and where they lie."""
-        numbers = self.numbers["in_features"], self.numbers["out_features"]
-        n_in, n_out = (number_of(value, architecture) for value in numbers)
-        columns, rows = (parts(value, architecture) for value in numbers)
+        n_in, n_out = (number_of(value, architecture) for value in self.numbers.values())
+        columns, rows = (parts(value, architecture) for value in self.numbers.values())
         return _LinearSettings(n_in, n_out, rows, columns)
 
     def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:

@@ -10,16 +10,24 @@ import copy
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from ..values import Placed, Value
-from .base import Copies, ElasticModule, Part, Setting, export_parts, parts, put, take
+from .base import (
+    Copies,
+    ElasticModule,
+    Part,
+    Setting,
+    export_parts,
+    memory_format,
+    parts,
+    put,
+    take,
+)
 
 __all__ = ["Sliced", "restored", "sliced"]
 
 _OWN = {"numbers", "active", "_names", "_values", "_known", "_cuts", "_attributes"}
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class _Slices(NamedTuple):
@@ -63,10 +71,7 @@ class Sliced(ElasticModule):
             for dim, where in cuts:
                 used[name] = take(used[name], dim, where)
             if used[name] is not own:
-                last = _LAST.get(own.dim(), torch.contiguous_format)
-                kept = not own.is_contiguous() and own.is_contiguous(memory_format=last)
-                form = last if kept else torch.contiguous_format
-                used[name] = used[name].contiguous(memory_format=form)
+                used[name] = used[name].contiguous(memory_format=memory_format(own))
         return used
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

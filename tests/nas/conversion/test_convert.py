@@ -149,6 +149,12 @@ def test_what_is_asked_for():
     assert converted(Residual(), keep=["first"]).fixed["first.0"] == "first.0 is kept"
 
 
+def test_a_sequence_with_a_block_twice_keeps_its_length():
+    block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
+    found = converted(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Sequential(block, block), layer(8, 8)))
+    assert [choice.name for choice in found.space] == ["depth", "0.width"]  # of the outer one
+
+
 def test_a_head_goes_whole():
     made = converted(Transformer().eval(), depths=False)
     small = nas.extract(made.net, made.space.smallest())
