@@ -32,27 +32,28 @@ from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
 from ..vision.viz.colour import disparity_picture
 from . import DEFAULT_MODEL
-from .mesh import kept, level_of, spherical_mesh
-from .sampling import centroids, faces_to_equirectangular, sample_equirectangular, vertex_values
+from .mesh import SphericalMesh, kept, level_of, spherical_mesh
+from .sampling import faces_to_equirectangular, sample_equirectangular, vertex_values
 
 if TYPE_CHECKING:
     from .spheredepth import SphereDepthNet
 
-__all__ = [
-    "FORMATS",
-    "PanoramaPredictor",
-    "PanoramaResult",
-    "TriangleMesh",
-    "point_cloud",
-    "right_handed",
-    "triangle_mesh",
-]
+__all__ = ["FORMATS", "PanoramaPredictor", "PanoramaResult", "TriangleMesh"]
 
 FORMATS = ("png", "npy", "exr", "pfm")
 _PNG_UNIT = 1000  # steps of a metre
 _PNG_LIMIT = 65535.5 / _PNG_UNIT
 _FINEST = 7  # the preview draws the surface in as many pieces as this level has faces
+_BACKWARD = np.array([1, 1, -1], np.float32)  # z: from the sphere's left-handed axes, and back
 _BEHIND = 0.94  # cosine of the cone behind the camera that the preview steps back into
+
+
+class TriangleMesh(NamedTuple):
+    """A surface."""
+
+    vertices: Tensor  #: (V, 3), in metres
+    triangles: Tensor  #: (T, 3) int64, counter-clockwise seen from the camera
+    colours: Tensor  #: of the vertices, (V, 3), RGB in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -70,18 +71,36 @@ class PanoramaResult:
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """One point for each face: (F, 3) float32 in metres and (F, 3) uint8 RGB."""
-        points = right_handed(point_cloud(torch.from_numpy(self.faces)[None])[0])
-        return points.numpy(), _bytes(self.colours)
+        looks = self._mesh.centroids.astype(np.float32)
+        return self.faces[:, None] * looks * _BACKWARD, _bytes(self.colours)
 
     def surface(self, max_ratio: float | None = 1.5) -> TriangleMesh:
-        """The scene as triangles, counter-clockwise seen from the camera.
+        """The faces of the sphere, their vertices moved to the depth around them.
 
         Args:
-            max_ratio: see `triangle_mesh`.
+            max_ratio: leave out triangles whose furthest vertex is more than so many times as far
+                as the nearest: they would span from an object to what is behind it. None keeps all.
+
+        Returns:
+            The scene as triangles, with the vertices that these use.
+
+        Raises:
+            ValueError: `max_ratio` is below 1.
         """
-        faces, colours = torch.from_numpy(self.faces), torch.from_numpy(self.colours)
-        mesh = triangle_mesh(faces, colours, max_ratio)
-        return mesh._replace(vertices=right_handed(mesh.vertices))
+        if max_ratio is not None and max_ratio < 1:
+            raise ValueError(f"max_ratio {max_ratio}: must be at least 1, or None")
+        both = torch.from_numpy(np.column_stack((self.faces, self.colours)))
+        values = vertex_values(both[None])[0]
+        far, shades = values[:, 0], values[:, 1:].clamp(0, 1)
+        vertices = self._mesh.vertices.astype(np.float32) * _BACKWARD
+        points = far[:, None] * torch.from_numpy(vertices)
+        triangles = kept(self._mesh.faces, "cpu").long()
+        if max_ratio is not None:
+            corners = far[triangles]
+            triangles = triangles[corners.amax(1) <= max_ratio * corners.amin(1)]
+            used, triangles = triangles.unique(return_inverse=True)
+            points, shades = points[used], shades[used]
+        return TriangleMesh(points, triangles, shades)
 
     def preview(self, size: tuple[int, int] = (720, 1280)) -> np.ndarray:
         """The scene from within, (height, width, 3) uint8 RGB: ahead, from some steps back.
@@ -91,14 +110,15 @@ class PanoramaResult:
         """
         mesh = next(m for m in map(self.surface, (1.5, None)) if len(m.triangles))
         corners = mesh.vertices[mesh.triangles]  # (T, 3, 3)
-        shares = _parts(2 ** max(0, _FINEST - level_of(len(self.faces))))
-        points = right_handed(torch.einsum("sk,tkc->tsc", shares, corners).flatten(0, 1))
+        shares = _parts(2 ** max(0, _FINEST - self._mesh.level))
+        points = torch.einsum("sk,tkc->tsc", shares, corners).flatten(0, 1)
         sides = (corners - corners.roll(1, 1)).norm(dim=2).amax(1) / len(shares) ** 0.5
         image = torch.from_numpy(self.image).permute(2, 0, 1)[None].float()
-        colours = sample_equirectangular(image, points)[0].round().byte().numpy()
-        behind = spherical_mesh(level_of(len(self.faces))).centroids[:, 2] < -_BEHIND
+        looks = points * torch.from_numpy(_BACKWARD)
+        colours = sample_equirectangular(image, looks)[0].round().byte().numpy()
+        behind = self._mesh.centroids[:, 2] < -_BEHIND
         back = float(np.median(self.faces[behind])) / 2
-        places = points.numpy() * np.array([1, -1, 1], np.float32)  # y down, z forward
+        places = points.numpy() * np.array([1, -1, -1], np.float32)  # y down, z forward
         patches = sides.repeat_interleave(len(shares)).numpy()
         return inside_picture(places, colours, patches=patches, eye=(0, 0, -back), size=size)
 
@@ -124,7 +144,7 @@ class PanoramaResult:
                 ``<name>_cloud.ply``, ``<name>_mesh.ply``, ``<name>_preview.png``.
             formats: of the depth: ``png``, ``npy``, ``exr``, ``pfm``; by default all that can hold
                 it (a 16-bit PNG ends at 65.5 m).
-            max_ratio: of the surface, see `triangle_mesh`.
+            max_ratio: see `surface`.
 
         Returns:
             The files written.
@@ -165,6 +185,10 @@ class PanoramaResult:
         write_mesh(target("mesh.ply"), *arrays)
         write_image(target("preview.png"), self.preview())
         return written
+
+    @property
+    def _mesh(self) -> SphericalMesh:
+        return spherical_mesh(level_of(len(self.faces)))
 
 
 class PanoramaPredictor:
@@ -258,71 +282,3 @@ def _parts(count: int) -> Tensor:
 
 def _bytes(colours: np.ndarray) -> np.ndarray:
     return np.rint(colours * 255).clip(0, 255).astype(np.uint8)
-
-
-class TriangleMesh(NamedTuple):
-    """A surface."""
-
-    vertices: Tensor  #: (V, 3), x right, y up, z forward, in the depth's unit
-    #: (T, 3) int64, counter-clockwise seen from outside the sphere; whoever stands in the camera
-    #: sees their backs
-    triangles: Tensor
-    colours: Tensor  #: of the vertices, (V, 3), RGB in [0, 1]
-
-
-def point_cloud(depth: Tensor) -> Tensor:
-    """A point for each face, at its depth along its centroid; the face's colour is the point's.
-
-    Args:
-        depth: (N, F), F of any level.
-
-    Returns:
-        (N, F, 3): x right, y up, z forward, the camera in the origin, in the depth's unit.
-    """
-    looks = centroids(level_of(depth.shape[1]), depth.device)
-    return depth[..., None] * looks.to(depth.dtype)
-
-
-def right_handed(points: Tensor) -> Tensor:
-    """Points (…, 3) with z backward instead of forward, for files and programs of 3D data.
-
-    x right, y up, z forward are left-handed axes, in which those would show the scene mirrored.
-    Triangles that show their backs to the camera show their fronts then.
-    """
-    return points * points.new_tensor([1, 1, -1])
-
-
-def triangle_mesh(depth: Tensor, colours: Tensor, max_ratio: float | None = 1.5) -> TriangleMesh:
-    """The faces of the sphere, their vertices moved to the depth around them.
-
-    Args:
-        depth: (F,), above 0, F of any level.
-        colours: (F, 3), RGB in [0, 1].
-        max_ratio: leave out triangles whose furthest vertex is more than so many times as far as
-            the nearest: they would span from an object to what is behind it. None keeps all.
-
-    Returns:
-        The surface, with the vertices that its triangles use.
-
-    Raises:
-        ValueError: the shapes do not belong together, or `max_ratio` is below 1.
-    """
-    if depth.dim() != 1 or colours.shape != (*depth.shape, 3):
-        raise ValueError(
-            f"depth must be (F,) and colours (F, 3), got {tuple(depth.shape)} and "
-            f"{tuple(colours.shape)}"
-        )
-    if max_ratio is not None and max_ratio < 1:
-        raise ValueError(f"max_ratio {max_ratio}: must be at least 1, or None")
-    mesh = spherical_mesh(level_of(len(depth)))
-    both = torch.cat((depth[:, None], colours.to(depth.dtype)), 1)
-    values = vertex_values(both[None])[0]
-    far, shades = values[:, 0], values[:, 1:].clamp(0, 1)
-    points = far[:, None] * kept(mesh.vertices, depth.device).to(depth.dtype)
-    triangles = kept(mesh.faces, depth.device).long()
-    if max_ratio is not None:
-        corners = far[triangles]
-        triangles = triangles[corners.amax(1) <= max_ratio * corners.amin(1)]
-        used, triangles = triangles.unique(return_inverse=True)
-        points, shades = points[used], shades[used]
-    return TriangleMesh(points, triangles, shades)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..vision.ops import gather_faces, inverse_table, mesh_convolution
-from .mesh import check_ring, face_count, kept, spherical_mesh
+from .mesh import check_ring, kept, spherical_mesh
 from .sampling import centroids, spherical_coordinates
 
 __all__ = ["FaceNorm", "MeshConv", "MeshTables", "Ring", "pool_faces", "ring_of", "unpool_faces"]
@@ -220,52 +220,17 @@ class FaceNorm(nn.BatchNorm2d):
         return super().forward(x[:, None].permute(0, 3, 1, 2)).permute(0, 2, 3, 1)[:, 0]
 
 
-def pool_faces(x: Tensor, mode: str = "mean") -> Tensor:
-    """Children to their parents.
+def pool_faces(x: Tensor) -> Tensor:
+    """Children (N, F, C) to the means of their parents, (N, F / 4, C)."""
+    return x.unflatten(1, (-1, 4)).mean(2)
 
-    Args:
-        x: (N, F, C), F of any level above 0.
-        mode: `mean`, `max` or `sum`.
 
-    Returns:
-        (N, F / 4, C).
+def unpool_faces(x: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
+    """Parents (N, F, C) to their children, (N, 4 F, C), by the (F, 3) table and its inverse.
 
-    Raises:
-        ValueError: an unknown mode.
+    A corner child gets half of its parent and a quarter of each of the two neighbours that touch
+    its corner: constants and sums are kept.
     """
-    pools: dict[str, Callable[..., Tensor]]
-    pools = {"mean": torch.mean, "max": torch.amax, "sum": torch.sum}
-    if mode not in pools:
-        raise ValueError(f"pooling {mode!r} is unknown: choose 'mean', 'max' or 'sum'")
-    return pools[mode](x.unflatten(1, (-1, 4)), 2)
-
-
-def unpool_faces(
-    x: Tensor, neighbours: Tensor | None = None, inverse: Tensor | None = None
-) -> Tensor:
-    """Parents to their children.
-
-    Args:
-        x: (N, F, C).
-        neighbours: None copies a face to its children; with the (F, 3) table of its level, and
-            `inverse`, a corner child gets half of its parent and a quarter of each of the two
-            neighbours that touch its corner: constants and sums are kept.
-        inverse: the table's inverse.
-
-    Returns:
-        (N, 4 F, C).
-    """
-    if neighbours is None or inverse is None:
-        return x.repeat_interleave(4, 1)
     near = gather_faces(x, neighbours, inverse)  # (N, F, 3, C)
     corner = (2 * x + near.sum(2))[:, :, None] - near
     return torch.cat((corner / 4, x[:, :, None]), 2).flatten(1, 2)
-
-
-def check_levels(mesh_level: int, texture_level: int, least: int) -> None:
-    """Raises ValueError unless the mesh has a coarsest level and the texture one to be read at."""
-    if mesh_level < least or texture_level < 0:
-        raise ValueError(
-            f"mesh_level {mesh_level}, texture_level {texture_level}: at least {least} and 0"
-        )
-    face_count(mesh_level + texture_level)

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ..datasets.files import check_choice
 from ..vision.layers import check_truth
 from .mesh import kept, level_of, spherical_mesh
 
@@ -102,8 +103,7 @@ def multiscale_loss(
     """
     if len(scale_weights) < len(outputs):
         raise ValueError(f"{len(scale_weights)} scale weights for {len(outputs)} outputs")
-    if weight not in ("face", "solid_angle"):
-        raise ValueError(f"weight {weight!r} is unknown: choose 'face' or 'solid_angle'")
+    check_choice("weight", weight, ("face", "solid_angle"))
     total = outputs[0].new_zeros((), dtype=torch.promote_types(outputs[0].dtype, torch.float32))
     for output, scale in zip(outputs, scale_weights, strict=False):
         level = level_of(output.shape[1])

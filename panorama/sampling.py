@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..datasets.files import check_choice
 from ..vision.ops._registration import exporting
 from .mesh import face_count, kept, level_of, spherical_mesh
 
@@ -89,6 +90,7 @@ def spherical_coordinates(directions: Tensor) -> Tensor:
 
 def sample_at(image: Tensor, coordinates: Tensor, mode: str = "bilinear") -> Tensor:
     """`sample_equirectangular` at `spherical_coordinates`, (M, 2) or (N, M, 2)."""
+    check_choice("sampling", mode, ("bilinear", "nearest"))
     batch, channels, height, width = image.shape
     if mode == "nearest":
         u, v = coordinates.unbind(-1)
@@ -96,8 +98,6 @@ def sample_at(image: Tensor, coordinates: Tensor, mode: str = "bilinear") -> Ten
         index = (row * width + column).expand(batch, -1)
         flat = image.flatten(2).transpose(1, 2)
         return flat.gather(1, index[..., None].expand(-1, -1, channels))
-    if mode != "bilinear":
-        raise ValueError(f"sampling {mode!r} is unknown: choose 'bilinear' or 'nearest'")
     dtype = torch.promote_types(image.dtype, torch.float32)  # places need more than half a type
     u, v = coordinates.to(dtype).unbind(-1)
     padded = _pad(image.to(dtype))
@@ -124,34 +124,22 @@ def _pad(image: Tensor) -> Tensor:
 
 
 def equirectangular_to_faces(
-    image: Tensor,
-    level: int,
-    texture_level: int = 0,
-    *,
-    mode: Literal["samples", "mean"] = "samples",
-    rotation: Tensor | None = None,
+    image: Tensor, level: int, *, rotation: Tensor | None = None
 ) -> Tensor:
     """Bilinear samples of an image at the centroids of faces.
 
     Args:
         image: (N, C, H, W), floating.
         level: of the mesh.
-        texture_level: k: each face is sampled at its 4^k descendants.
-        mode: `samples` keeps them all, `mean` averages them for each face of `level`.
         rotation: (3, 3) or (N, 3, 3), orthogonal: face f looks where R c_f does in the image.
 
     Returns:
-        (N, F, C), F faces of level + k, or of `level` for `mean`.
+        (N, F, C).
 
     Raises:
-        ValueError: other shapes, levels or modes.
+        ValueError: other shapes, or no such level.
     """
-    if mode not in ("samples", "mean"):
-        raise ValueError(f"mode {mode!r} is unknown: choose 'samples' or 'mean'")
-    samples = sample_equirectangular(image, _directions(image, level + texture_level, rotation))
-    if mode == "samples":
-        return samples
-    return samples.unflatten(1, (face_count(level), 4**texture_level)).mean(2)
+    return sample_equirectangular(image, _directions(image, level, rotation))
 
 
 def face_labels(
@@ -195,11 +183,7 @@ def _corners(level: int, device: torch.device) -> Tensor:
 
 
 def faces_to_equirectangular(
-    values: Tensor,
-    height: int,
-    width: int,
-    mode: Literal["nearest", "linear"] = "nearest",
-    weights: Literal["area", "exact"] = "exact",
+    values: Tensor, height: int, width: int, mode: Literal["nearest", "linear"] = "nearest"
 ) -> Tensor:
     """Values of faces as an equirectangular image.
 
@@ -209,7 +193,6 @@ def faces_to_equirectangular(
         width: of the image, any.
         mode: `nearest` gives each pixel the value of the face that holds its centre; `linear`
             interpolates between `vertex_values`: no steps, no seam, but smooth across edges too.
-        weights: of those.
 
     Returns:
         (N, C, H, W).
@@ -219,15 +202,14 @@ def faces_to_equirectangular(
     """
     if values.dim() != 3:
         raise ValueError(f"values must be (N, F, C), got {tuple(values.shape)}")
-    if mode not in ("nearest", "linear"):
-        raise ValueError(f"read-back {mode!r} is unknown: choose 'nearest' or 'linear'")
+    check_choice("read-back", mode, ("nearest", "linear"))
     level = level_of(values.shape[1])
     if mode == "nearest":
         faces = _faces_of_pixels(level, height, width, values.device)
         pixels = values.index_select(1, faces.flatten())
     else:
         vertices, shares = _corners_of_pixels(level, height, width, values.device)
-        at_vertices = vertex_values(values, weights)
+        at_vertices = vertex_values(values)
         rows = (
             at_vertices.index_select(1, vertices[..., corner].flatten())
             * shares[..., corner].reshape(-1, 1).to(values.dtype)
@@ -362,58 +344,42 @@ def barycentric(directions: Tensor, level: int) -> tuple[Tensor, Tensor]:
 
 
 @cache
-def vertex_weights(
-    level: int, kind: Literal["area", "exact"] = "exact"
-) -> tuple[np.ndarray, np.ndarray]:
+def vertex_weights(level: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """How much each face around a vertex counts in the vertex's value.
 
-    Args:
-        level: of the mesh.
-        kind: `area` takes solid angles; `exact` the nearest weights to these that reproduce
-            functions linear in the plane that touches the sphere at the vertex.
+    The nearest weights to the faces' solid angles that reproduce functions linear in the plane that
+    touches the sphere at the vertex.
 
     Returns:
         Faces (V, 6) int32 and weights (V, 6) float64; where only 5 meet the last weighs 0.
 
     Raises:
-        ValueError: an unknown level or kind.
+        ValueError: an unknown level.
     """
-    if kind not in ("area", "exact"):
-        raise ValueError(f"vertex weights {kind!r} are unknown: choose 'area' or 'exact'")
     mesh = spherical_mesh(level)
     faces, degrees = mesh.incident
     there = np.arange(6) < degrees[:, None]
     weights = mesh.solid_angles[faces] * there
     weights /= weights.sum(1, keepdims=True)
-    if kind == "exact":
-        axis = mesh.vertices[:, None]  # (V, 1, 3)
-        helper = np.eye(3)[np.abs(mesh.vertices).argmin(1)][:, None]
-        p = np.cross(axis, helper)
-        p /= np.linalg.norm(p, axis=-1, keepdims=True)
-        centres = mesh.centroids[faces]
-        centres = centres / (centres * axis).sum(-1, keepdims=True)
-        rows = [np.ones_like(weights), *((centres * a).sum(-1) for a in (p, np.cross(axis, p)))]
-        # Lengths of one face's, so that the small system is well conditioned at every level.
-        scale = np.linalg.norm(mesh.vertices[mesh.faces[0, 0]] - mesh.centroids[0])
-        matrix = np.stack([rows[0], rows[1] / scale, rows[2] / scale], 1) * there[:, None]
-        lacking = np.array([1.0, 0, 0]) - np.einsum("vif,vf->vi", matrix, weights)
-        gram = matrix @ matrix.transpose(0, 2, 1)
-        multipliers = np.linalg.solve(gram, lacking[..., None])
-        weights = weights + (matrix.transpose(0, 2, 1) @ multipliers)[..., 0]
-    weights.setflags(write=False)
-    return faces, weights
+    axis = mesh.vertices[:, None]  # (V, 1, 3)
+    helper = np.eye(3)[np.abs(mesh.vertices).argmin(1)][:, None]
+    p = np.cross(axis, helper)
+    p /= np.linalg.norm(p, axis=-1, keepdims=True)
+    centres = mesh.centroids[faces]
+    centres = centres / (centres * axis).sum(-1, keepdims=True)
+    rows = [np.ones_like(weights), *((centres * a).sum(-1) for a in (p, np.cross(axis, p)))]
+    # Lengths of one face's, so that the small system is well conditioned at every level.
+    scale = np.linalg.norm(mesh.vertices[mesh.faces[0, 0]] - mesh.centroids[0])
+    matrix = np.stack([rows[0], rows[1] / scale, rows[2] / scale], 1) * there[:, None]
+    lacking = np.array([1.0, 0, 0]) - np.einsum("vif,vf->vi", matrix, weights)
+    gram = matrix @ matrix.transpose(0, 2, 1)
+    multipliers = np.linalg.solve(gram, lacking[..., None])
+    weights = weights + (matrix.transpose(0, 2, 1) @ multipliers)[..., 0]
+    return kept(faces, device), kept(weights, device)
 
 
-def vertex_values(values: Tensor, kind: Literal["area", "exact"] = "exact") -> Tensor:
+def vertex_values(values: Tensor) -> Tensor:
     """Values of faces (N, F, C) as values of the mesh's vertices, (N, V, C)."""
-    faces, weights = _vertex_table(level_of(values.shape[1]), kind, values.device)
+    faces, weights = vertex_weights(level_of(values.shape[1]), values.device)
     near = values.index_select(1, faces.flatten()).unflatten(1, faces.shape)
     return (near * weights.to(values.dtype)[..., None]).sum(2)
-
-
-@cache
-def _vertex_table(
-    level: int, kind: Literal["area", "exact"], device: torch.device
-) -> tuple[Tensor, Tensor]:
-    faces, weights = vertex_weights(level, kind)
-    return kept(faces, device), kept(weights, device)

@@ -29,11 +29,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
+from ..datasets.files import check_choice
 from ..nas import elastic
 from ..nas.space import Choice
 from ..nas.supernet import activate, active, extract, search_space, subnet_of
@@ -52,7 +53,7 @@ from ._spheredepth_layers import (
     mesh_tables,
 )
 from ._weights import SPHEREDEPTH_SMALL
-from .layers import check_levels
+from .mesh import face_count
 from .sampling import equirectangular_to_faces, faces_to_equirectangular, sample_at
 
 __all__ = [
@@ -68,8 +69,6 @@ __all__ = [
 
 _SCALES = 5
 _STEPS = _SCALES - 1  # from one scale to the next, down and up
-_StemKind = Literal["mesh", "concat"]
-_HeadKind = Literal["mesh", "concat", "face"]
 
 
 class Prediction(NamedTuple):
@@ -118,8 +117,8 @@ class SphereDepthNet(nn.Module):
         widths: Sequence[Width] = (64, 64, 128, 256, 512),
         blocks: Width | Sequence[Width] = 2,
         decoder_convs: Width | Sequence[Width] = 2,
-        stem: _StemKind = "mesh",
-        head: _HeadKind = "mesh",
+        stem: str = "mesh",
+        head: str = "mesh",
         kernel: Width | Sequence[Width] = 3,
         dilation: Width | Sequence[Width] = 1,
         symmetric: bool = False,
@@ -127,12 +126,8 @@ class SphereDepthNet(nn.Module):
         max_depth: float = 10.0,
     ) -> None:
         super().__init__()
-        for name, value, known in (
-            ("stem", stem, ("mesh", "concat")),
-            ("head", head, ("mesh", "concat", "face")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is unknown: choose {' or '.join(known)}")
+        check_choice("stem", stem, ("mesh", "concat"))
+        check_choice("head", head, ("mesh", "concat", "face"))
         sample_level = _sample_level(mesh_level, texture_level, stem, head)
         blocks = _each("blocks", blocks, _STEPS)
         decoder_convs = _each("decoder_convs", decoder_convs, _STEPS)
@@ -272,17 +267,18 @@ class SphereDepthNet(nn.Module):
 
 def _sample_level(mesh_level: Width, texture_level: Width, stem: str, head: str) -> int:
     """L + k, checked."""
-    if not isinstance(mesh_level, Value) and not isinstance(texture_level, Value):
-        check_levels(mesh_level, texture_level, _STEPS)
-        return mesh_level + texture_level
-    both = outcomes(cast(Value, mesh_level + texture_level))
-    if len(both) > 1 or _least(texture_level) < 1 or (stem, head) != ("mesh", "mesh"):
+    total, least, finest = mesh_level + texture_level, _least(mesh_level), _least(texture_level)
+    both = outcomes(total) if isinstance(total, Value) else (total,)
+    elastic_levels = isinstance(mesh_level, Value) or isinstance(texture_level, Value)
+    if elastic_levels and (len(both) > 1 or finest < 1 or (stem, head) != ("mesh", "mesh")):
         raise ValueError(
             "where mesh_level is a choice, its sum with texture_level must be one number, "
             f"texture_level at least 1, and stem and head `mesh`; not {list(both)}, "
-            f"{_least(texture_level)}, {stem!r} and {head!r}"
+            f"{finest}, {stem!r} and {head!r}"
         )
-    check_levels(_least(mesh_level), both[0] - _least(mesh_level), _STEPS)
+    if least < _STEPS or finest < 0:
+        raise ValueError(f"mesh_level {least}, texture_level {finest}: at least {_STEPS} and 0")
+    face_count(both[0])
     return both[0]
 
 
@@ -352,8 +348,8 @@ def _r18(
     return SphereDepthNet(
         mesh_level=mesh_level,
         texture_level=texture_level,
-        stem=cast(_StemKind, stem),
-        head=cast(_HeadKind, head),
+        stem=stem,
+        head=head,
         kernel=kernel,
         dilation=dilation,
         max_depth=max_depth,
@@ -373,8 +369,8 @@ def spheredepth_small(
         mesh_level=5,
         texture_level=texture_level,
         widths=(32, 32, 64, 128, 256),
-        stem=cast(_StemKind, stem),
-        head=cast(_HeadKind, head),
+        stem=stem,
+        head=head,
         max_depth=max_depth,
     )
 
@@ -398,8 +394,8 @@ def spheredepth_tiny(
         widths=(24, 32, 48, 64, 96),
         blocks=1,
         decoder_convs=1,
-        stem=cast(_StemKind, stem),
-        head=cast(_HeadKind, head),
+        stem=stem,
+        head=head,
         kernel=kernel,
         dilation=dilation,
         symmetric=symmetric,

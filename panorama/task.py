@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..datasets.files import check_choice
 from ..vision.training import NetworkTask
 from ..vision.viz.colour import depth_panels
 from .losses import multiscale_loss
@@ -68,12 +69,8 @@ class PanoramaTask(NetworkTask):
         metric_max_depth: float = 10.0,
         **training: Any,
     ) -> None:
-        for name, value, known in (
-            ("loss", loss, ("fixed", "adaptive", "log")),
-            ("loss_weight", loss_weight, ("face", "solid_angle")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is unknown: choose {' or '.join(known)}")
+        check_choice("loss", loss, ("fixed", "adaptive", "log"))
+        check_choice("loss_weight", loss_weight, ("face", "solid_angle"))
         if loss_threshold <= 0:
             raise ValueError(f"loss_threshold must be above 0, not {loss_threshold}")
         super().__init__(model, model_args, optimizer=optimizer, **training)

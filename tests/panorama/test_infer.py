@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from vizoo import PanoramaPredictor
-from vizoo.panorama.infer import FORMATS, triangle_mesh
+from vizoo.panorama.infer import FORMATS
 from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.sampling import faces_to_equirectangular, pixel_directions
 from vizoo.panorama.spheredepth import Prediction, SphereDepthNet
@@ -164,13 +166,17 @@ def test_refuses():
         PanoramaPredictor(Box(), "cpu")(torch.rand(8, 16))
 
 
-def test_cuts_where_depth_jumps():
+def test_cuts_where_depth_jumps(result):
     """A wall before a wall: no triangle joins them, and no vertex is left over."""
-    looks = torch.tensor(spherical_mesh(4).centroids)
-    depth = torch.where(looks[:, 0] > 0.3, 1.0, 3.0)
-    whole = triangle_mesh(depth, torch.rand(5120, 3), None)
-    surface = triangle_mesh(depth, torch.rand(5120, 3))
-    assert len(whole.triangles) == 5120 > len(surface.triangles) > 4500
+    mesh = spherical_mesh(4)
+    depth = np.where(mesh.centroids[:, 0] > 0.3, np.float32(1), np.float32(3))
+    whole, surface = (replace(result, faces=depth).surface(ratio) for ratio in (None, 1.5))
+    assert (whole.triangles.numpy() == mesh.faces).all()
+    assert whole.vertices.shape == whole.colours.shape == (len(mesh.vertices), 3)
+    assert 0 <= whole.colours.min() and whole.colours.max() <= 1
+    assert 5120 > len(surface.triangles) > 4500
     far = surface.vertices.norm(dim=1)[surface.triangles]
     assert (far.amax(1) <= 1.5 * far.amin(1) + 1e-6).all()
     assert surface.triangles.unique().numel() == len(surface.vertices)
+    with pytest.raises(ValueError, match="max_ratio 0.5"):
+        result.surface(0.5)

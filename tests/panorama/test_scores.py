@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vizoo.panorama.infer import point_cloud, triangle_mesh
 from vizoo.panorama.losses import berhu_loss, coarsen_depth, multiscale_loss, solid_angles
-from vizoo.panorama.mesh import spherical_mesh
 from vizoo.panorama.metrics import NAMES, PanoramaMetrics, depth_errors, sphere_weights
 
 F64 = torch.float64
@@ -135,30 +133,6 @@ def test_predictions_that_are_not_numbers_are_wrong():
     assert scores[0] == 8
 
 
-def test_point_cloud():
-    depth = torch.rand(2, 80) + 1
-    points = point_cloud(depth)
-    torch.testing.assert_close(points.norm(dim=2), depth)
-    want = torch.tensor(spherical_mesh(1).centroids, dtype=torch.float32)
-    torch.testing.assert_close(points / depth[..., None], want.expand(2, -1, -1))
-
-
-def test_triangle_mesh():
-    mesh = spherical_mesh(3)
-    depth, colours = torch.full((1280,), 2.0), torch.rand(1280, 3)
-    surface = triangle_mesh(depth, colours)
-    assert surface.vertices.shape == surface.colours.shape == (642, 3)
-    torch.testing.assert_close(surface.vertices.norm(dim=1), torch.full((642,), 2.0))
-    assert (surface.triangles.numpy() == mesh.faces).all()
-    assert 0 <= surface.colours.min() and surface.colours.max() <= 1
-    depth[torch.tensor(mesh.centroids[:, 0] > 0)] = 6.0
-    torn, kept = triangle_mesh(depth, colours), triangle_mesh(depth, colours, None)
-    assert len(torn.triangles) < len(kept.triangles) == 1280
-    assert torn.triangles.unique().numel() == len(torn.vertices)
-    far = torn.vertices.norm(dim=1)[torn.triangles]
-    assert (far.amax(1) / far.amin(1)).max() < 1.5001
-
-
 def test_refuses():
     x, yes = torch.ones(1, 80), torch.ones(1, 80, dtype=torch.bool)
     for call, message in (
@@ -169,8 +143,6 @@ def test_refuses():
         (lambda: multiscale_loss((x,), x, yes, weight="pixel"), "'pixel'"),
         (lambda: depth_errors(x, x[:, 1:], yes), r"\(1, 79\)"),
         (lambda: sphere_weights(x[0]), r"\(80,\)"),
-        (lambda: triangle_mesh(x, x), r"\(1, 80\)"),
-        (lambda: triangle_mesh(x[0], torch.ones(80, 3), 0.5), "max_ratio 0.5"),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -52,7 +52,7 @@ def _trainer(folder, **arguments):
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"loss": "l1"}, "loss 'l1' is unknown: choose fixed or adaptive or log"),
+        ({"loss": "l1"}, "loss 'l1' is none of fixed, adaptive, log"),
         ({"loss_weight": "pixel"}, "loss_weight 'pixel'"),
         ({"loss_threshold": 0.0}, "loss_threshold must be above 0"),
         ({"lr_schedule": "cosin"}, "milestones, cosine or constant"),
