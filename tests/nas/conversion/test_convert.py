@@ -152,7 +152,7 @@ def test_what_is_asked_for():
 def test_a_sequence_with_a_block_twice_keeps_its_length():
     block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
     found = converted(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Sequential(block, block), layer(8, 8)))
-    assert [choice.name for choice in found.space] == ["depth", "0.width"]  # of the outer one
+    assert "1.depth" not in found.space.names
 
 
 def test_a_head_goes_whole():
