@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.onnx import _constants
 
 from ..common.extras import from_extra, installs
 from ..common.progress import quiet
@@ -101,10 +102,10 @@ class Format:
             raise ValueError(f"{path}: a file of {self.name} ends in {wanted}; choose such a name")
         if opset is not None and not self.opset:
             raise ValueError(f"an opset is for ONNX, {self.name} has none; leave it out")
-        if opset is not None and not 16 <= opset <= _newest_opset():
+        newest = getattr(_constants, "ONNX_MAX_OPSET", 23)
+        if opset is not None and not 16 <= opset <= newest:
             raise ValueError(
-                f"opset {opset}: take one from 16, the first that samples images, to "
-                f"{_newest_opset()}"
+                f"opset {opset}: take one from 16, the first that samples images, to {newest}"
             )
         if precision not in self.precisions:
             raise ValueError(
@@ -146,12 +147,6 @@ def find_format(name: str) -> Format:
 
 def _installed(module: str) -> bool:
     return module in sys.modules or importlib.util.find_spec(module) is not None
-
-
-def _newest_opset() -> int:
-    from torch.onnx import _constants
-
-    return getattr(_constants, "ONNX_MAX_OPSET", 23)
 
 
 def _program(job: Job) -> torch.export.ExportedProgram:
@@ -332,11 +327,6 @@ def _write_openvino(job: Job, file: Path) -> None:
         _openvino.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, job.half)
 
 
-def _read_openvino(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
-    model = _openvino.read(file)
-    return _openvino.compiled(model, dtype), _openvino.facts_of(model)
-
-
 def _write_tensorrt(job: Job, file: Path) -> None:
     if job.inputs[0].device.type != "cuda":
         raise ValueError("tensorrt builds for the GPU that it runs on: give --device cuda")
@@ -365,7 +355,7 @@ FORMATS: dict[str, Format] = {
             "openvino",
             (".xml",),
             _write_openvino,
-            _read_openvino,
+            _openvino.read,
             needs=("onnx", "onnxscript", "openvino"),
             extra="openvino",
             portable=True,

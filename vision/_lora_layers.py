@@ -92,12 +92,10 @@ class Adapted(Frozen):
         return _Corrected.apply(self.lora_b, self.lora_a) if self.corrected else self.lora_b
 
 
-class _AdaptedLinear(Adapted, nn.Linear):
-    plain = nn.Linear
-
+class _AdaptedLinear(Adapted):
     def forward(self, x: Tensor) -> Tensor:
         thin = F.linear(x, self.lora_a)
-        return F.linear(x, self._base, self.bias) + F.linear(thin, self._b)
+        return F.linear(x, self._base, cast(Any, self).bias) + F.linear(thin, self._b)
 
 
 class _FrozenConv(Frozen):
@@ -131,30 +129,6 @@ class _AdaptedConv(Adapted, _FrozenConv):
         return self._convolve(x, self._base, conv.bias) + added
 
 
-class _FrozenConv2d(_FrozenConv, nn.Conv2d):
-    plain = nn.Conv2d
-
-
-class _FrozenConv3d(_FrozenConv, nn.Conv3d):
-    plain = nn.Conv3d
-
-
-class _FrozenConv2dSame(_FrozenConv, Conv2dSame):
-    plain = Conv2dSame
-
-
-class _AdaptedConv2d(_AdaptedConv, nn.Conv2d):
-    plain = nn.Conv2d
-
-
-class _AdaptedConv3d(_AdaptedConv, nn.Conv3d):
-    plain = nn.Conv3d
-
-
-class _AdaptedConv2dSame(_AdaptedConv, Conv2dSame):
-    plain = Conv2dSame
-
-
 class _FrozenTransposed(Frozen):
     """A transposed convolution in its frozen form."""
 
@@ -164,14 +138,6 @@ class _FrozenTransposed(Frozen):
             return conv.plain.forward(conv, x, output_size)
         form = conv.stride, conv.padding, conv.dilation, True, conv.output_padding, conv.groups
         return _FrozenConvolution.apply(x, conv.weight, conv.bias, *form)
-
-
-class _FrozenConvTranspose2d(_FrozenTransposed, nn.ConvTranspose2d):
-    plain = nn.ConvTranspose2d
-
-
-class _FrozenConvTranspose3d(_FrozenTransposed, nn.ConvTranspose3d):
-    plain = nn.ConvTranspose3d
 
 
 class _FixedNorm(Frozen):
@@ -187,32 +153,25 @@ class _FixedNorm(Frozen):
         return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
 
 
-class _FixedBatchNorm1d(_FixedNorm, nn.BatchNorm1d):
-    plain = nn.BatchNorm1d
-
-
-class _FixedBatchNorm2d(_FixedNorm, nn.BatchNorm2d):
-    plain = nn.BatchNorm2d
-
-
-class _FixedBatchNorm3d(_FixedNorm, nn.BatchNorm3d):
-    plain = nn.BatchNorm3d
-
-
-class _FixedBatchNormAct2d(_FixedNorm, BatchNormAct2d):
-    plain = BatchNormAct2d
-
+class _FixedNormAct(_FixedNorm):
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.drop(super().forward(x)))
+        norm = cast(Any, self)
+        return norm.act(norm.drop(super().forward(x)))
 
 
-def _by_plain(*classes: Any) -> dict[type, Any]:
-    return {each.plain: each for each in classes}
+def _forms(form: type[Frozen], *layers: type[nn.Module]) -> dict[type, type]:
+    """Of plain layers those of a form; they stand in this module, where pickles look for them."""
+    made = {}
+    for plain in layers:
+        name = f"{form.__name__}{plain.__name__}"
+        made[plain] = type(name, (form, plain), {"plain": plain, "__module__": __name__})
+        globals()[name] = made[plain]
+    return made
 
 
-ADAPTED = _by_plain(_AdaptedLinear, _AdaptedConv2d, _AdaptedConv3d, _AdaptedConv2dSame)
-FROZEN = _by_plain(
-    *(_FrozenConv2d, _FrozenConv3d, _FrozenConv2dSame),
-    *(_FrozenConvTranspose2d, _FrozenConvTranspose3d),
-)
-FIXED = _by_plain(_FixedBatchNorm1d, _FixedBatchNorm2d, _FixedBatchNorm3d, _FixedBatchNormAct2d)
+_CONVOLUTIONS = nn.Conv2d, nn.Conv3d, Conv2dSame
+ADAPTED = _forms(_AdaptedLinear, nn.Linear) | _forms(_AdaptedConv, *_CONVOLUTIONS)
+FROZEN = _forms(_FrozenConv, *_CONVOLUTIONS)
+FROZEN |= _forms(_FrozenTransposed, nn.ConvTranspose2d, nn.ConvTranspose3d)
+FIXED = _forms(_FixedNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+FIXED |= _forms(_FixedNormAct, BatchNormAct2d)

@@ -19,7 +19,7 @@ from ..common.progress import quiet
 if TYPE_CHECKING:
     import openvino
 
-__all__ = ["compiled", "facts_of", "layers", "quantize", "read", "write"]
+__all__ = ["layers", "quantize", "read", "write"]
 
 _FACTS = "vizoo"
 """Under which the metadata lie, as JSON."""
@@ -42,7 +42,7 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
         onnx: a file's content.
         facts: the metadata, as JSON.
         file: ends in ``.xml``.
-        half: whether weights are stored in float16; computed is in what `compiled` says.
+        half: whether weights are stored in float16; computed is in what `read` says.
 
     Raises:
         ValueError: OpenVINO cannot read one of its operators.
@@ -59,35 +59,17 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
     ov.save_model(model, os.fspath(file), compress_to_fp16=half)
 
 
-def read(file: Path) -> openvino.Model:
-    """The model of an ``.xml`` file, whose weights lie beside it in the ``.bin`` file.
+def read(
+    file: Path, dtype: torch.dtype = torch.float32
+) -> tuple[Callable[[tuple[Tensor, ...]], list[Tensor]], dict[str, Any]]:
+    """What runs an ``.xml`` file on this processor, and its metadata: none, if not vizoo's.
+
+    As many threads as PyTorch has now compute in a type, where the file leaves that open.
 
     Raises:
-        FileNotFoundError: one of the two is missing.
+        FileNotFoundError: it is missing, or the ``.bin`` file beside it that holds its weights.
     """
-    for path in (file, file.with_suffix(".bin")):
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{path}: no such file; an OpenVINO model is a .xml file and, beside it, a .bin "
-                "file of the same name"
-            )
-    return _openvino().Core().read_model(os.fspath(file))
-
-
-def facts_of(model: openvino.Model) -> dict[str, Any]:
-    """The metadata of a model that vizoo wrote; empty for others."""
-    return json.loads(model.get_rt_info(_FACTS).astype(str)) if _FACTS in model.rt_info else {}
-
-
-def compiled(
-    model: openvino.Model, dtype: torch.dtype = torch.float32
-) -> Callable[[tuple[Tensor, ...]], list[Tensor]]:
-    """What runs a model on this processor, with as many threads as PyTorch has now.
-
-    Args:
-        model: what `read` gave.
-        dtype: of the computation, where the model leaves it open.
-    """
+    model = _model(file)
     settings = {
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
@@ -100,12 +82,23 @@ def compiled(
         outputs = request.infer([x.contiguous().numpy() for x in inputs])
         return [torch.from_numpy(outputs[port]) for port in runs.outputs]
 
-    return run
+    facts = model.get_rt_info(_FACTS).astype(str) if _FACTS in model.rt_info else "{}"
+    return run, json.loads(facts)
+
+
+def _model(file: Path) -> openvino.Model:
+    for path in (file, file.with_suffix(".bin")):
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{path}: no such file; an OpenVINO model is a .xml file and, beside it, a .bin "
+                "file of the same name"
+            )
+    return _openvino().Core().read_model(os.fspath(file))
 
 
 def layers(file: Path) -> list[str]:
     """Names of the convolutions and the like in a file."""
-    return [name for node in read(file).get_ordered_ops() if (name := _layer(node))]
+    return [name for node in _model(file).get_ordered_ops() if (name := _layer(node))]
 
 
 def quantize(
@@ -122,7 +115,7 @@ def quantize(
     nncf = from_extra("openvino", "nncf", "int8 of openvino")
     from openvino._offline_transformations import apply_moc_transformations
 
-    model = read(source)
+    model = _model(source)
     apply_moc_transformations(model, cf=False)  # what a compiler would fold, lest it be quantised
     nodes = model.get_ops()
     between = {node.get_type_name() for node in nodes} - {*_LAYERS, "Constant", "Parameter"}

@@ -263,10 +263,6 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
     return seen.hexdigest()
 
 
-def _settings(net: nn.Module) -> LoRA:
-    return cast(Any, net).lora
-
-
 def _split(net: nn.Module, settings: LoRA) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The base's tensors, and those of the adapters with what is trained beside them."""
     base: dict[str, Tensor] = {}
@@ -294,11 +290,12 @@ def save_adapters(net: nn.Module, path: str | os.PathLike[str], **facts: Any) ->
     _check_adapted(net)
     known = dict(getattr(net, "architecture", {}))
     name = known.pop("name", type(net).__name__)
-    base, own = _split(net, _settings(net))
-    if not _settings(net).train_a:
+    settings: LoRA = cast(Any, net).lora
+    base, own = _split(net, settings)
+    if not settings.train_a:
         drawn = {key: a for key, a in own.items() if key.rpartition(".")[2] == A}
         own |= {key: (a.double() * _levels(a)).round().to(torch.int8) for key, a in drawn.items()}
-    said = {"adapter": asdict(_settings(net)), "base": _hash(base), **described(net)}
+    said = {"adapter": asdict(settings), "base": _hash(base), **described(net)}
     return write_weights(StoredWeights(name, known, own, {**said, **facts}), path)
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import pickle
 import warnings
 
 import pytest
@@ -470,6 +471,7 @@ def test_it_compiles_and_copies():
     x = torch.randn(1, 16, 8, 8)
     wanted = net(x)
     assert torch.equal(copy.deepcopy(net)(x), wanted)
+    assert torch.equal(pickle.loads(pickle.dumps(net))(x), wanted)  # as for processes of a trainer
     traced = torch.compile(net, backend="eager", fullgraph=True)
     y = traced(x.requires_grad_())
     y.sum().backward()
