@@ -69,14 +69,10 @@ class Limits:
     def __init__(self, space: SearchSpace, constraints: Sequence[Constraint]) -> None:
         self.space = space
         self.constraints = tuple(constraints)
-        self._known: dict[Architecture, float] = {}
-
-    def excess(self, architecture: Architecture) -> float:
-        """The sum over the constraints of what is over their limits, relative to them."""
-        if architecture not in self._known:
-            over = sum(constraint.excess(architecture) for constraint in self.constraints)
-            self._known[architecture] = over
-        return self._known[architecture]
+        #: the sum over the constraints of what is over their limits, relative to them
+        self.excess: Callable[[Architecture], float] = cache(
+            lambda architecture: sum(c.excess(architecture) for c in self.constraints)
+        )
 
     def satisfied(self, architecture: Architecture) -> bool:
         """Whether all costs are at most their limits."""

@@ -96,7 +96,7 @@ def evolve(
     """
     evaluated = search(
         space,
-        lambda architectures: [(score,) for score in objective(architectures)],
+        [objective],
         lambda scores, number: sorted(range(len(scores)), key=scores.__getitem__)[:number],
         Settings(seed, population, parents, mutation, lifetime),
         generations,
@@ -191,14 +191,9 @@ def evolve_pareto(
     """
     if not objectives:
         raise ValueError("a Pareto search needs at least one objective")
-
-    def scores(architectures: list[Architecture]) -> list[Scores]:
-        columns = [objective(architectures) for objective in objectives.values()]
-        return list(zip(*columns, strict=True))
-
     evaluated = search(
         space,
-        scores,
+        list(objectives.values()),
         _least_dominated,
         Settings(seed, population, parents, mutation),
         generations,

@@ -12,7 +12,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from ...common.extras import from_extra
 from ..space import Architecture, SearchSpace
 from .constraints import Constraint, Limits
 from .evolution import ParetoResult
-from .population import Evaluated, Progress, Settings, bred, restored, scored, stated
+from .population import Evaluated, Progress, Settings, bred, identity, restored, scored
 
 if TYPE_CHECKING:
     import optuna
@@ -261,37 +260,27 @@ def propose(
     settings = Settings(seed, population, 0.5, 0.1)
     asked = _Asked(limits, sampler, settings, len(objectives))
     rng = random.Random(seed)
-    identity = {
-        "version": 1,
-        "space": space.digest,
-        "settings": asdict(settings) | {"sampler": sampler, "at_once": at_once},
-        "constraints": [[c.name, c.limit] for c in constraints],
-    }
+    same = identity(space, settings, constraints)
+    same["settings"] |= {"sampler": sampler, "at_once": at_once}
     done, known = -1, {}
     if resume is not None:
-        done, before, _ = restored(resume, identity, space, random.Random())
+        done, before, _ = restored(resume, same, space, random.Random())
         known = {item.architecture: item.scores for item in before}
-
-    def scores(architectures: list[Architecture]) -> list[tuple[float, ...]]:
-        columns = [objective(architectures) for objective in objectives.values()]
-        return list(zip(*columns, strict=True))
-
     evaluated: list[Evaluated] = []
     last = math.ceil(evaluations / at_once) - 1
     for generation in range(last + 1):
         wanted = min(at_once, evaluations - len(evaluated))
         trials = asked.new(wanted, {item.architecture for item in evaluated}, rng)
         if new := [architecture for architecture in trials if architecture not in known]:
-            known |= dict(zip(new, scored(scores, new), strict=True))
+            known |= dict(zip(new, scored(objectives.values(), new), strict=True))
         for architecture, trial in trials.items():
             evaluated.append(Evaluated(architecture, known[architecture], generation))
-            asked.tell(trial, known[architecture])
+            asked.study.tell(trial, known[architecture])
         if not trials:
             break
         if on_generation is not None and generation > done:
-            seen = tuple(evaluated)
-            state = partial(stated, identity, space.names, rng.getstate(), generation, (), seen)
-            on_generation(Progress(generation, last, (), seen, state))
+            state = same, rng.getstate()
+            on_generation(Progress(generation, last, (), tuple(evaluated), *state))
     return ParetoResult.of(objectives, evaluated)
 
 
@@ -310,7 +299,7 @@ class _Asked:
             "nsga2": partial(samplers.NSGAIISampler, population_size=settings.population),
         }
         with _quiet():
-            self._study = optuna.create_study(
+            self.study = optuna.create_study(
                 sampler=made[sampler](seed=settings.seed), directions=["minimize"] * objectives
             )
 
@@ -324,20 +313,17 @@ class _Asked:
         for _ in range(_ASKS * wanted):
             trial = self._ask()
             architecture = self._limits.space.validate(trial.params)
-            if self._limits.satisfied(architecture):
-                if architecture in seen or architecture in trials:
-                    self._study.tell(trial, state=self._states.FAIL)
-                    again.append(architecture)
-                else:
-                    trials[architecture] = trial
+            over = self._limits.excess(architecture)
+            if over:
+                trial.set_constraint("limits", over)
+                self.study.tell(trial, state=self._states.PRUNED)
+                architecture = self._limits.repaired(architecture, self._refuge, rng)
+            if architecture not in seen and architecture not in trials:
+                trials[architecture] = self._ask(architecture) if over else trial
             else:
-                trial.set_constraint("limits", self._limits.excess(architecture))
-                self._study.tell(trial, state=self._states.PRUNED)
-                nearest = self._limits.repaired(architecture, self._refuge, rng)
-                if nearest in seen or nearest in trials:
-                    again.append(nearest)
-                else:
-                    trials[nearest] = self._ask(nearest)
+                again.append(architecture)
+                if not over:
+                    self.study.tell(trial, state=self._states.FAIL)
             if len(trials) == wanted:
                 return trials
         missing, taken = wanted - len(trials), seen | set(trials)
@@ -347,10 +333,7 @@ class _Asked:
             trials[architecture] = self._ask(architecture)
         return trials
 
-    def tell(self, trial: optuna.trial.Trial, scores: Sequence[float]) -> None:
-        self._study.tell(trial, list(scores))
-
     def _ask(self, wanted: Architecture | None = None) -> optuna.trial.Trial:
         if wanted is not None:
-            self._study.enqueue_trial(_params(wanted))
-        return self._study.ask(self._distributions)
+            self.study.enqueue_trial(_params(wanted))
+        return self.study.ask(self._distributions)

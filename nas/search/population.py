@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from ..space import Architecture, SearchSpace
@@ -18,10 +17,10 @@ __all__ = [
     "Settings",
     "bred",
     "each",
+    "identity",
     "restored",
     "scored",
     "search",
-    "stated",
 ]
 
 _VERSION = 1
@@ -30,6 +29,7 @@ _DRAWS = 8
 then the parents' neighbours are looked through."""
 
 Scores = tuple[float, ...]
+Objective = Callable[[list[Architecture]], Sequence[float]]
 
 
 class Evaluated(NamedTuple):
@@ -74,8 +74,28 @@ class Progress:
     generations: int  #: the last one
     survivors: tuple[Evaluated, ...]  #: the best so far, the parents of the next generation
     evaluated: tuple[Evaluated, ...]  #: everything looked at so far, in order
-    #: gives what is needed to go on from here in another process (``resume=``), as JSON
-    state: Callable[[], dict[str, Any]]
+    _identity: dict[str, Any]
+    _rng: tuple[Any, ...]
+
+    def state(self) -> dict[str, Any]:
+        """What is needed to go on from here in another process (``resume=``), as JSON."""
+        place = {item.architecture: i for i, item in enumerate(self.evaluated)}
+        version, numbers, gauss = self._rng
+        return {
+            **self._identity,
+            "generation": self.generation,
+            "rng": [version, list(numbers), gauss],
+            "evaluated": [
+                {
+                    "values": list(item.architecture.values()),
+                    # JSON knows no infinity.
+                    "scores": [v if math.isfinite(v) else None for v in item.scores],
+                    "generation": item.generation,
+                }
+                for item in self.evaluated
+            ],
+            "survivors": [place[item.architecture] for item in self.survivors],
+        }
 
 
 def each(objective: Callable[[Architecture], float]) -> Callable[[list[Architecture]], list[float]]:
@@ -85,7 +105,7 @@ def each(objective: Callable[[Architecture], float]) -> Callable[[list[Architect
 
 def search(
     space: SearchSpace,
-    objective: Callable[[list[Architecture]], list[Scores]],
+    objectives: Sequence[Objective],
     select: Callable[[list[Scores], int], list[int]],
     settings: Settings,
     generations: int,
@@ -101,8 +121,7 @@ def search(
     until they meet it. The search ends early if nothing new turns up.
 
     Args as of `vizoo.nas.search.evolve`, but for:
-        objective: called once for each generation, with its new architectures; one tuple of
-            scores for each. NaN counts as infinite.
+        objectives: each called once a generation, with its new architectures.
         select: (scores, number) → the indices of those that survive.
 
     Returns:
@@ -117,17 +136,12 @@ def search(
     limits = Limits(space, constraints)
     refuge = limits.refuge()
     rng = random.Random(settings.seed)
-    identity = {
-        "version": _VERSION,
-        "space": space.digest,
-        "settings": asdict(settings),
-        "constraints": [[c.name, c.limit] for c in constraints],
-    }
+    same = identity(space, settings, constraints)
     generation = -1
     evaluated: list[Evaluated] = []
     survivors: list[Evaluated] = []
     if resume is not None:
-        generation, evaluated, survivors = restored(resume, identity, space, rng)
+        generation, evaluated, survivors = restored(resume, same, space, rng)
     seen = {item.architecture for item in evaluated}
     count = space.count()
     while generation < generations and len(seen) < count:
@@ -138,7 +152,7 @@ def search(
         seen.update(new)
         if not new:
             break
-        scores = scored(objective, new)
+        scores = scored(objectives, new)
         born = [Evaluated(a, s, generation) for a, s in zip(new, scores, strict=True)]
         evaluated += born
         oldest = generation - (settings.lifetime or math.inf)
@@ -146,8 +160,7 @@ def search(
         survivors = [pool[i] for i in select([p.scores for p in pool], settings.survivors)]
         if on_generation is not None:
             known = tuple(survivors), tuple(evaluated)
-            state = partial(stated, identity, space.names, rng.getstate(), generation, *known)
-            on_generation(Progress(generation, generations, *known, state))
+            on_generation(Progress(generation, generations, *known, same, rng.getstate()))
     return evaluated
 
 
@@ -189,57 +202,43 @@ def bred(
     return list(new)
 
 
-def scored(
-    objective: Callable[[list[Architecture]], list[Scores]], architectures: list[Architecture]
-) -> list[Scores]:
-    """What an objective says, one for each architecture; NaN as infinite."""
-    scores = [tuple(map(float, s)) for s in objective(list(architectures))]
-    if len(scores) != len(architectures):
-        raise ValueError(
-            f"the objective gave {len(scores)} results for {len(architectures)} architectures"
-        )
-    return [tuple(math.inf if math.isnan(v) else v for v in s) for s in scores]
+def scored(objectives: Iterable[Objective], architectures: list[Architecture]) -> list[Scores]:
+    """What objectives say, a score of each for each architecture; NaN as infinite."""
+    columns = [[float(v) for v in objective(list(architectures))] for objective in objectives]
+    for column in columns:
+        if len(column) != len(architectures):
+            raise ValueError(
+                f"the objective gave {len(column)} results for {len(architectures)} architectures"
+            )
+    rows = zip(*columns, strict=True)
+    return [tuple(math.inf if math.isnan(v) else v for v in row) for row in rows]
 
 
-def stated(
-    identity: dict[str, Any],
-    names: tuple[str, ...],
-    rng: tuple[Any, ...],
-    generation: int,
-    survivors: tuple[Evaluated, ...],
-    evaluated: tuple[Evaluated, ...],
+def identity(
+    space: SearchSpace, settings: Settings, constraints: Sequence[Constraint]
 ) -> dict[str, Any]:
-    """The state of a search as JSON, for `restored`."""
-    place = {item.architecture: i for i, item in enumerate(evaluated)}
-    version, numbers, gauss = rng
+    """What a state says of its search, which only the same one resumes; as JSON."""
     return {
-        **identity,
-        "generation": generation,
-        "rng": [version, list(numbers), gauss],
-        "evaluated": [
-            {
-                "values": [item.architecture[name] for name in names],
-                # JSON knows no infinity.
-                "scores": [v if math.isfinite(v) else None for v in item.scores],
-                "generation": item.generation,
-            }
-            for item in evaluated
-        ],
-        "survivors": [place[item.architecture] for item in survivors],
+        "version": _VERSION,
+        "space": space.digest,
+        "settings": asdict(settings),
+        "constraints": [[c.name, c.limit] for c in constraints],
     }
 
 
 def restored(
-    state: dict[str, Any], identity: dict[str, Any], space: SearchSpace, rng: random.Random
+    state: dict[str, Any], same: dict[str, Any], space: SearchSpace, rng: random.Random
 ) -> tuple[int, list[Evaluated], list[Evaluated]]:
     """Generation, everything evaluated and the survivors of a state; `rng` goes on as it did.
+
+    `same` is the `identity` of the search that resumes it.
 
     Raises:
         ValueError: it is the state of another search, or damaged.
     """
     if not isinstance(state, dict):
         raise ValueError("cannot resume: this is not the state of a search")
-    for key, wanted in identity.items():
+    for key, wanted in same.items():
         if state.get(key) != wanted:
             raise ValueError(
                 f"cannot resume: the state is of a search with another {key} "
