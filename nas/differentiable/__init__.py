@@ -8,49 +8,29 @@ Any network with an `Operation` among its layers can be searched, by any task:
 >>> net = extract(task.net, search.result)
 """
 
-from .costs import Cost
-from .data import HalvedData
-from .derive import derive, draw_architectures, most_likely
-from .logits import Draw, Logits, weighted
-from .samplers import (
-    BinaryGates,
-    Dirichlet,
-    GumbelSoftmax,
-    MixtureSampler,
-    Reinforce,
-    Sigmoid,
-    Softmax,
-    Uniform,
-    Weights,
-    gumbel_softmax,
-)
-from .schedules import Constant, Exponential, Linear, Schedule
-from .score import search_by_score
-from .task import DifferentiableSearch
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "BinaryGates",
-    "Constant",
-    "Cost",
-    "DifferentiableSearch",
-    "Dirichlet",
-    "Draw",
-    "Exponential",
-    "GumbelSoftmax",
-    "HalvedData",
-    "Linear",
-    "Logits",
-    "MixtureSampler",
-    "Reinforce",
-    "Schedule",
-    "Sigmoid",
-    "Softmax",
-    "Uniform",
-    "Weights",
-    "derive",
-    "draw_architectures",
-    "gumbel_softmax",
-    "most_likely",
-    "search_by_score",
-    "weighted",
-]
+from ...common.lazy import lazy
+
+if TYPE_CHECKING:
+    from .costs import Cost
+    from .data import HalvedData
+    from .derivation import derive, draw_architectures, most_likely
+    from .logits import Draw, Logits, weighted
+    from .samplers import (
+        BinaryGates,
+        Dirichlet,
+        GumbelSoftmax,
+        MixtureSampler,
+        Reinforce,
+        Sigmoid,
+        Softmax,
+        Uniform,
+        Weights,
+        gumbel_softmax,
+    )
+    from .schedules import Constant, Exponential, Linear, Schedule
+    from .score import search_by_score
+    from .task import DifferentiableSearch
+
+__all__, __getattr__, __dir__ = lazy(__name__)

@@ -244,9 +244,7 @@ def _straight_through(weights: Tensor, chosen: int) -> Tensor:
 
 
 def _one_hot(like: Tensor, chosen: int) -> Tensor:
-    one_hot = torch.zeros_like(like, requires_grad=False)
-    one_hot[chosen] = 1
-    return one_hot
+    return F.one_hot(torch.tensor(chosen), len(like)).to(like)
 
 
 def _strongest(weights: Tensor) -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..search.constraints import Constraint, Limits
 from ..search.evolution import SearchResult
-from ..search.population import Evaluated
+from ..search.population import Evaluated, scored
 from ..space import Architecture, SearchSpace
 from .logits import Logits
 
@@ -52,41 +51,22 @@ def search_by_score(
     optimizer = torch.optim.Adam(logits.parameters(), lr=0.2, betas=(0.5, 0.99))
     evaluated: dict[Architecture, Evaluated] = {}
     for step in range(evaluations):
-        new = _draw(logits, limits, refuge, rng, evaluated)
-        if new is None:
-            break
-        (score,) = (math.inf if math.isnan(s) else float(s) for s in objective([new]))
+        with torch.no_grad():
+            shares = {name: row.tolist() for name, row in logits.probabilities().items()}
+        for _ in range(_DRAWS):
+            new = space.build(lambda c: rng.choices(c.values, shares.get(c.name))[0])  # noqa: B023
+            if not limits.satisfied(new):
+                new = limits.repaired(new, refuge, rng)
+            if new not in evaluated:
+                break
+        else:
+            break  # none turned up that is not known yet
+        ((score,),) = scored([objective], [new])
         evaluated[new] = Evaluated(new, (score,), step)
         known = [item.scores[0] for item in evaluated.values()]
+        below = sum(other < score for other in known) + known.count(score) / 2
+        place = 2 * below / len(known) - 1  # −1 for the smallest of many, 1 for the largest
         optimizer.zero_grad()
-        (_rank(score, known) * logits.log_probability(new)).backward()
+        (place * logits.log_probability(new)).backward()
         optimizer.step()
     return SearchResult.of(evaluated.values())
-
-
-def _draw(
-    logits: Logits,
-    limits: Limits,
-    refuge: Architecture,
-    rng: random.Random,
-    seen: Container[Architecture],
-) -> Architecture | None:
-    """An architecture that is not known yet, unless none turns up."""
-    with torch.no_grad():
-        shares = {name: row.tolist() for name, row in logits.probabilities().items()}
-    for _ in range(_DRAWS):
-        drawn = limits.space.build(
-            lambda choice: rng.choices(choice.values, shares.get(choice.name))[0]
-        )
-        if not limits.satisfied(drawn):
-            drawn = limits.repaired(drawn, refuge, rng)
-        if drawn not in seen:
-            return drawn
-    return None
-
-
-def _rank(score: float, known: list[float]) -> float:
-    """The place of a score among all: −1 for the smallest of many, 1 for the largest."""
-    below = sum(other < score for other in known)
-    equal = sum(other == score for other in known)
-    return 2 * (below + equal / 2) / len(known) - 1

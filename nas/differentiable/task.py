@@ -30,7 +30,7 @@ from ..supernet import elastic_modules
 from ..training.task import SupernetTask, inserted
 from .costs import Cost
 from .data import TRANSFER_HOOKS, each_half, is_pair
-from .derive import draw_architectures, most_likely, rank
+from .derivation import draw_architectures, most_likely
 from .logits import (
     Draw,
     Logits,
@@ -402,11 +402,10 @@ class DifferentiableSearch(SupernetTask):
             return known["derived"]
         metric, logged = cast("str", self.metric), self.trainer.callback_metrics
         values = {name: float(logged[inserted(metric, name)]) for name in known}
-        sign = 1 if self.mode == "min" else -1
-        best = rank(list(known.values()), [sign * values[name] for name in known])[0].architecture
-        name = next(name for name, architecture in known.items() if architecture == best)
+        numbers = [name for name in known if not math.isnan(values[name])] or list(known)
+        best = (min if self.mode == "min" else max)(numbers, key=values.__getitem__)
         rank_zero_info(
-            f"best of {len(known)} by {self.metric}: {name} with {values[name]:.4g} "
+            f"best of {len(known)} by {self.metric}: {best} with {values[best]:.4g} "
             f"(the most likely one has {values['derived']:.4g})"
         )
-        return best
+        return known[best]

@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 
 from ..search.constraints import Constraint, Limits
-from ..search.population import Evaluated
-from ..space import Architecture, Choice, Scalar, SearchSpace
+from ..search.population import Evaluated, scored
+from ..space import Architecture, Scalar, SearchSpace
 
-__all__ = ["derive", "draw_architectures", "most_likely", "rank"]
+__all__ = ["derive", "draw_architectures", "most_likely"]
 
 _Probabilities = Mapping[str, Sequence[float]]
 """Choice's name → a number for each of its values, as `Logits.probabilities`; others are even."""
@@ -31,13 +31,18 @@ def most_likely(
     """
     limits = Limits(space, constraints)
     refuge = limits.refuge()
-    weigh = _Weigher(space, probabilities)
-    nearest = space.build(weigh.best)
+    shares = _shares(space, probabilities)
+
+    def logarithm(architecture: Architecture) -> float:
+        used = ((name, value) for name, value in architecture.items() if value is not None)
+        return sum(math.log(max(shares[name][value], 1e-300)) for name, value in used)
+
+    nearest = space.build(lambda c: max(c.values, key=shares[c.name].__getitem__))
     while not limits.satisfied(nearest):
-        over, here = limits.excess(nearest), weigh.logarithm(nearest)
+        over, here = limits.excess(nearest), logarithm(nearest)
 
         def price(other: Architecture, over: float = over, here: float = here) -> float:
-            return max(here - weigh.logarithm(other), 1e-9) / (over - limits.excess(other))
+            return max(here - logarithm(other), 1e-9) / (over - limits.excess(other))
 
         better = [other for other in space.neighbours(nearest) if limits.excess(other) < over]
         if not better:
@@ -61,13 +66,13 @@ def draw_architectures(
     Raises:
         UnreachableError: no architecture keeps to the limits.
     """
-    limits, weigh = Limits(space, constraints), _Weigher(space, probabilities)
+    limits, shares = Limits(space, constraints), _shares(space, probabilities)
     first = most_likely(space, probabilities, constraints)
     kept = {first: None}
     for _ in range(_DRAWS * count):
         if len(kept) >= count:
             break
-        drawn = space.build(lambda choice: weigh.draw(choice, rng))
+        drawn = space.build(lambda c: rng.choices(c.values, list(shares[c.name].values()))[0])
         if not limits.satisfied(drawn):
             drawn = limits.repaired(drawn, first, rng)
         kept[drawn] = None
@@ -107,42 +112,21 @@ def derive(
         raise ValueError(f"to derive an architecture takes at least one sample, not {samples}")
     rng = random.Random(seed)
     drawn = draw_architectures(space, probabilities, samples, rng, constraints)
-    return rank(drawn, evaluate(list(drawn)))
-
-
-def rank(architectures: Sequence[Architecture], scores: Sequence[float]) -> list[Evaluated]:
-    """Architectures with their scores, the smallest first; NaN counts as infinite."""
-    scores = [math.inf if math.isnan(score) else float(score) for score in scores]
-    items = [Evaluated(a, (s,), 0) for a, s in zip(architectures, scores, strict=True)]
+    scores = scored([evaluate], drawn)
+    items = [Evaluated(a, s, 0) for a, s in zip(drawn, scores, strict=True)]
     return sorted(items, key=lambda item: item.scores)
 
 
-class _Weigher:
-    """Probabilities as plain numbers."""
-
-    def __init__(self, space: SearchSpace, probabilities: _Probabilities) -> None:
-        self.shares: dict[str, dict[Scalar, float]] = {}
-        for choice in space:
-            even = [1 / len(choice.values)] * len(choice.values)
-            shares = [float(share) for share in probabilities.get(choice.name, even)]
-            if len(shares) != len(choice.values):
-                raise ValueError(
-                    f"choice {choice.name!r} has {len(choice.values)} values, but "
-                    f"{len(shares)} probabilities are given"
-                )
-            self.shares[choice.name] = dict(zip(choice.values, shares, strict=True))
-
-    def best(self, choice: Choice) -> Scalar:
-        shares = self.shares[choice.name]
-        return max(shares, key=shares.__getitem__)
-
-    def draw(self, choice: Choice, rng: random.Random) -> Scalar:
-        shares = self.shares[choice.name]
-        return rng.choices(list(shares), list(shares.values()))[0]
-
-    def logarithm(self, architecture: Architecture) -> float:
-        return sum(
-            math.log(max(self.shares[name][value], 1e-300))
-            for name, value in architecture.items()
-            if value is not None
-        )
+def _shares(space: SearchSpace, probabilities: _Probabilities) -> dict[str, dict[Scalar, float]]:
+    """Choice's name → each of its values → its probability, as a plain number."""
+    shares = {}
+    for choice in space:
+        even = [1 / len(choice.values)] * len(choice.values)
+        own = [float(share) for share in probabilities.get(choice.name, even)]
+        if len(own) != len(choice.values):
+            raise ValueError(
+                f"choice {choice.name!r} has {len(choice.values)} values, but "
+                f"{len(own)} probabilities are given"
+            )
+        shares[choice.name] = dict(zip(choice.values, own, strict=True))
+    return shares
