@@ -61,19 +61,12 @@ class Leaves:
             state, mask = self.read(file)
             if mask is not None and SearchSpace.from_json(mask) != self.tree.space_of(node):
                 raise ValueError(f"{file}: weights of another part of the space than {node!r}")
-            self._check_shapes(file, state)
+            own = {name: tensor.shape for name, tensor in self.net.state_dict().items()}
+            given = {name: tensor.shape for name, tensor in state.items()}
+            if differing := [n for n in {**own, **given} if own.get(n) != given.get(n)]:
+                raise ValueError(
+                    f"{file}: weights of another network: {len(differing)} tensors are missing, "
+                    f"surplus or of another shape, such as {differing[0]}"
+                )
             self.net.load_state_dict(state)
             self._held = node
-
-    def _check_shapes(self, file: str, state: Mapping[str, Tensor]) -> None:
-        own = self.net.state_dict()
-        differing = [
-            name
-            for name in {**own, **state}
-            if name not in own or name not in state or own[name].shape != state[name].shape
-        ]
-        if differing:
-            raise ValueError(
-                f"{file}: weights of another network: {len(differing)} tensors are missing, "
-                f"surplus or of another shape, such as {differing[0]}"
-            )

@@ -49,13 +49,10 @@ def named_layers(model: nn.Module, patterns: Sequence[str] | None = None) -> dic
             if not isinstance(module, _CONTAINERS) and _holds_elastic(module)
         }
         return blocks or dict(elastic)
-    met: set[str] = set()
     for pattern in patterns:
-        now = {name for name in modules if _meets(name, pattern)}
-        if not now:
+        if not any(_meets(name, pattern) for name in modules):
             raise ValueError(f"no layer is called {pattern!r}{near(pattern, modules)}")
-        met |= now
-    return {name: module for name, module in modules.items() if name in met}
+    return {n: module for n, module in modules.items() if any(_meets(n, p) for p in patterns)}
 
 
 def profile(

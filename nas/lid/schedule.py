@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, product
 
 from torch.optim.lr_scheduler import LambdaLR
 
-from .tree import SplitTree, depth, nodes_of_level
+from .tree import ROOT, SplitTree, depth
 
 __all__ = ["LevelSchedule", "set_step"]
 
@@ -35,8 +35,9 @@ class LevelSchedule:
         self.epochs = list(epochs)
         self.inherit = inherit
         self.final_lr = final_lr
-        #: names, level by level
-        self.nodes = [name for level in range(len(epochs)) for name in nodes_of_level(level)]
+        self.nodes = [ROOT]  #: names, level by level
+        for level in range(1, len(epochs)):
+            self.nodes += map("".join, product("01", repeat=level))
         self._starts = [0, *accumulate(epochs[depth(name)] for name in self.nodes)]
 
     def check(self, tree: SplitTree) -> None:

@@ -7,7 +7,7 @@ together they hold all. The root is called `root`, its children `0` and `1`, the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,6 @@ __all__ = [
     "Split",
     "SplitTree",
     "depth",
-    "nodes_of_level",
     "parent_name",
     "splittable",
 ]
@@ -241,8 +240,3 @@ def parent_name(name: str) -> str:
 def depth(name: str) -> int:
     """Splits between the root and a node."""
     return 0 if name == ROOT else len(name)
-
-
-def nodes_of_level(level: int) -> Sequence[str]:
-    """The nodes of a tree whose nodes are all split in two, after so many splits."""
-    return [format(i, f"0{level}b") for i in range(2**level)] if level else [ROOT]

@@ -195,7 +195,7 @@ def _samplers_and_scores():
             yield pytest.param(sampler, names, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.parametrize(("sampler", "names"), _samplers_and_scores())
+@pytest.mark.parametrize(("sampler", "names"), list(_samplers_and_scores()))
 def test_a_sampler_keeps_limits_and_its_budget(sampler, names):
     space = small_space()
     limit, calls = limited(space, 0.4), []
