@@ -24,12 +24,7 @@ _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
 
 def examiner(args: argparse.Namespace, net: nn.Module, trained: bool) -> FitConfig | None:
-    """The config that measures a supernet's errors; None where there is none or none is wanted.
-
-    Raises:
-        ValueError: a folder, for a task that takes none; see also `FitConfig.read`.
-        FileNotFoundError: no such config, or no true disparities in a folder.
-    """
+    """The config that measures a supernet's errors; None where there is none or none is wanted."""
     from ..vision.configs.builtin import list_configs
     from ..vision.configs.task import FitConfig
     from ..vision.hub.registry import model_info
@@ -77,16 +72,17 @@ class Errors:
 
         Args:
             remember: look for that, and keep what is measured; for data that never change.
-
-        Raises:
-            ValueError: the config has no validation data, none that a metric it shows can be told
-                by, or nothing to estimate batch norms on.
         """
+        from ..common.files import read_json, write_json
+
         net = self.bench.network(self.bench.space.largest()).to(self.bench.device).eval()
         kept = self._kept(net) if remember and self.estimating is self.judge else None
-        if kept is not None and (known := _read(kept)) is not None:
-            self.report |= known
-            return
+        if kept is not None:
+            with contextlib.suppress(OSError, ValueError):
+                known = read_json(kept)
+                if isinstance(known, dict) and set(known) == {"shown", "largest"}:
+                    self.report |= known
+                    return
         name = self.judge.name
         with progress_bar(f"errors of the largest subnet ({name})") as tell:
             tell(0, 3)
@@ -107,10 +103,7 @@ class Errors:
         measured = {"shown": shown, "largest": largest}
         self.report |= measured
         if kept is not None:
-            from ..common.files import write_json
-
             with contextlib.suppress(OSError):  # a folder that cannot be written costs time alone
-                kept.parent.mkdir(parents=True, exist_ok=True)
                 write_json(kept, measured)
 
     def of_subnet(self, when: str, net: nn.Module) -> None:
@@ -150,16 +143,6 @@ class Errors:
             return None
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    from ..common.files import read_json
-
-    try:
-        content = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) and set(content) == {"shown", "largest"} else None
-
-
 def recalibrated(
     net: nn.Module, errors: Errors | None, config: FitConfig | None, batches: int, bench: Bench
 ) -> dict[str, Any] | None:
@@ -167,14 +150,11 @@ def recalibrated(
     after = net if config is not None or errors is None else copy.deepcopy(net)
     if errors is not None:
         errors.of_subnet("before", net)
-    told = None
-    if config is not None:
-        told = config.recalibrate(net, batches, bench.device)
-    elif errors is not None:
-        errors.judge.recalibrate(after, batches, bench.device)
+    estimating = errors.estimating if errors is not None else config
+    told = None if estimating is None else estimating.recalibrate(after, batches, bench.device)
     if errors is not None:
         errors.of_subnet("after", after)
-    return told
+    return None if config is None else told
 
 
 def _error_lines(errors: dict[str, Any] | None) -> list[str]:

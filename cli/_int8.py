@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,12 +35,7 @@ def check_int8(args: argparse.Namespace, precision: str) -> None:
 def calibration(
     args: argparse.Namespace, model: str, net: nn.Module, size: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """Arguments of `export` for int8; generated scenes are of the size, or of a usual one.
-
-    Raises:
-        ValueError: no network for stereo, or too few pairs.
-        FileNotFoundError: no such pairs.
-    """
+    """Arguments of `export` for int8; generated scenes are of the size, or of a usual one."""
     from ..stereo.samples import calibration_samples
     from ..vision.hub.registry import model_info
 
@@ -53,17 +47,3 @@ def calibration(
         )
     how: dict[str, Any] = {} if args.max_loss is None else {"max_loss": args.max_loss}
     return {"calibrate": calibration_samples(net, args.calibrate, size), **how}
-
-
-def parts_in_float(
-    args: argparse.Namespace,
-    model: str,
-    net: nn.Module,
-    runtime: str,
-    progress: Callable[[str], None],
-) -> tuple[str, ...]:
-    """The parts of a network that int8 leaves in float in a runtime."""
-    from ..vision.runtimes import float_parts
-
-    how = calibration(args, model, net, None)
-    return float_parts(net, runtime, how.pop("calibrate"), **how, progress=progress)

@@ -6,8 +6,8 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor
 
 T = TypeVar("T")
+_FAILURES = ValueError, OSError, MemoryError, RuntimeError
 
 
 def add_pairs(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +46,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_runtime(parser: argparse.ArgumentParser) -> None:
-    """Add ``--runtime``."""
+    """Declare what runs a network."""
     parser.add_argument(
         "--runtime",
         default="torch",
@@ -81,21 +82,39 @@ def infer_items(
     """
     names, items = list(sources), []
     told = {name: {key: str(path) for key, path in sources[name].items()} for name in names}
+    failed: dict[str, str] = {}
+
+    @contextmanager
+    def noting(name: str) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            failed[name] = _named(_reason(error), told[name].values())
+            if len(names) == 1:
+                raise ValueError(failed[name]) from error
+            print(f"vizoo: error: {failed[name]}", file=sys.stderr)
+
+    def finished(done: dict[str, T]) -> dict[str, dict[str, Any]]:
+        """The summaries of a batch; where it fails as a whole, of each that does not fail alone."""
+        if len(done) > 1:
+            with suppress(*_FAILURES):
+                return dict(zip(done, finish(done), strict=True))
+        alone = {}
+        for name in done:
+            with noting(name):
+                (alone[name],) = finish({name: done[name]})
+        return alone
+
     with progress() if len(names) > 1 else nullcontext() as bar:
         for start in range(0, len(names), batch):
-            done, failed = {}, {}
-            for name in names[start : start + batch]:
-                try:
+            part, done = names[start : start + batch], {}
+            for name in part:
+                with noting(name):
                     done[name] = work(name)
-                except (ValueError, OSError, MemoryError, RuntimeError) as error:
-                    failed[name] = _named(_reason(error), told[name].values())
-                    if len(names) == 1:
-                        raise ValueError(failed[name]) from error
-                    print(f"vizoo: error: {failed[name]}", file=sys.stderr)
-            finished = _finished(done, finish, failed, told)
-            for name in names[start : start + batch]:
+            summaries = finished(done)
+            for name in part:
                 item = {"name": name, **told[name]}
-                item |= {"error": failed[name]} if name in failed else finished[name]
+                item |= {"error": failed[name]} if name in failed else summaries[name]
                 items.append(item)
                 for note in item.get("warnings", ()):
                     warn(_named(note, list(told[name].values())[:1]))
@@ -104,27 +123,6 @@ def infer_items(
                 if bar is not None:
                     bar(kind, len(items), len(names))
     return items
-
-
-def _finished(
-    done: dict[str, T],
-    finish: Callable[[dict[str, T]], Iterable[dict[str, Any]]],
-    failed: dict[str, str],
-    told: Mapping[str, Mapping[str, str]],
-) -> dict[str, dict[str, Any]]:
-    """The summaries of a batch; where it fails as a whole, of each that does not fail alone."""
-    try:
-        return dict(zip(done, finish(done), strict=True))
-    except (ValueError, OSError, MemoryError, RuntimeError) as error:
-        if len(done) > 1:
-            parts = [_finished({name: done[name]}, finish, failed, told) for name in done]
-            return {name: item for part in parts for name, item in part.items()}
-        (name,) = done
-        failed[name] = _named(_reason(error), told[name].values())
-        if len(told) == 1:
-            raise ValueError(failed[name]) from error
-        print(f"vizoo: error: {failed[name]}", file=sys.stderr)
-        return {}
 
 
 def infer_one(
@@ -188,11 +186,7 @@ def add_map(parser: argparse.ArgumentParser, methods: Sequence[str], told: str, 
 
 
 def check_map(args: argparse.Namespace, overlays: bool) -> bool:
-    """Whether maps are drawn.
-
-    Raises:
-        ValueError: they are not, and an option is for them.
-    """
+    """Whether maps are drawn; where not, options for them are refused."""
     drawn = overlays and args.out is not None
     if not drawn and (args.layer or args.explained or args.method != "auto"):
         raise ValueError(
@@ -216,10 +210,7 @@ def end_classified(
     counts: Sequence[str] = (),
     **scores: Any,
 ) -> int:
-    """Write the table of --csv, then as `end_run`.
-
-    `counts` are further columns of the table, and scores what else the summary says.
-    """
+    """`end_run`, after the table of --csv; `counts` are more columns of it, scores more facts."""
     from ..common.summaries import run_summary
 
     if args.csv is not None:

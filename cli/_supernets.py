@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
-from ._int8 import add_int8, check_int8, parts_in_float
+from ._int8 import add_int8, calibration, check_int8
 from ._work import check_least, parse_size, warn
 
 if TYPE_CHECKING:
@@ -93,9 +93,6 @@ def set_up(
     as that of another machine, the size of the images alone. In int8 the parts that stay in float
     are those of a table, else found on the largest subnet of the supernet called `name`; without
     one, as nothing will run, there are none.
-
-    Raises:
-        ValueError: a device that is not here, another bad value, or a table of something else.
     """
     import torch
 
@@ -136,20 +133,14 @@ def _float_parts(
     """Parts of the largest subnet that stay in float; none of random weights."""
     from rich.console import Console
 
+    from ..vision.runtimes import float_parts
+
     if not trained:
         warn(f"{name}: random weights, so no part is found that int8 loses too much in")
         return ()
     largest = bench.network(bench.space.largest())
+    how = calibration(args, name, largest, None)
+    samples = how.pop("calibrate")
     with Console(stderr=True).status("int8") as status:
-        tell = lambda step: status.update(f"the largest subnet: {step}")  # noqa: E731
-        return parts_in_float(args, name, largest, bench.conditions.runtime, tell)
-
-
-def table_of_weights(
-    args: argparse.Namespace, net: nn.Module, space: SearchSpace
-) -> LatencyTable | None:
-    """The latency table that lies beside a supernet's weights, where it fits what is asked for."""
-    from ..vision.subnets.best import table_beside
-
-    size = parse_size(args.input, "--input", "288x576") if args.input else None
-    return table_beside(args.supernet, net, space, size, args.device, args.dtype, args.runtime)
+        how["progress"] = lambda step: status.update(f"the largest subnet: {step}")
+        return float_parts(largest, bench.conditions.runtime, samples, **how)

@@ -34,11 +34,7 @@ def add_lists(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> tuple[int, int]:
-    """Height and width of ``"384x1280"``.
-
-    Raises:
-        ValueError: another form, or a zero; it names the option and gives the example.
-    """
+    """Height and width of ``"384x1280"``; the error names the option and gives the example."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     height, width = map(int, match.groups()) if match else (0, 0)
     if min(height, width) < 1:
@@ -47,11 +43,7 @@ def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> 
 
 
 def check_folder(name: str) -> Path:
-    """Return the folder that results go to, which need not exist yet.
-
-    Raises:
-        ValueError: it could not be made or written to.
-    """
+    """The folder of results, which need not exist yet; one that could not be made is refused."""
     if not name:
         raise ValueError("--out is empty; name a folder (`.` for this one)")
     out = Path(name)
@@ -64,22 +56,14 @@ def check_folder(name: str) -> Path:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a result whose file could not be written.
-
-    Raises:
-        ValueError: it is a folder, or its folder could not be made or written to.
-    """
+    """Refuse a result that is a folder, or whose folder could not be made or written to."""
     if path.is_dir():
         raise ValueError(f"--out {path}: is a folder; name a file")
     check_folder(str(path.parent))
 
 
 def check_apart(inputs: Iterable[Path], out: Path) -> None:
-    """Refuse to write where inputs lie.
-
-    Raises:
-        ValueError: one lies in that folder, or is it.
-    """
+    """Refuse a folder of results that is one of the inputs, or holds one."""
     for path in inputs:
         home = path if path.is_dir() else path.parent
         if home.resolve() == out.resolve():
@@ -90,11 +74,7 @@ def check_apart(inputs: Iterable[Path], out: Path) -> None:
 
 
 def check_least(args: argparse.Namespace, **least: int) -> None:
-    """Refuse options below their least values; one that was not given (None) is passed over.
-
-    Raises:
-        ValueError: it names the first one.
-    """
+    """Refuse options below their least values; one that was not given (None) is passed over."""
     for name, bound in least.items():
         value = getattr(args, name)
         if value is not None and value < bound:
@@ -107,10 +87,7 @@ def unique_names(
 ) -> list[str]:
     """Names for the results of inputs, with folders in front where the stem is not unique.
 
-    None is ``summary``, as ``summary.json`` is of all.
-
-    Raises:
-        ValueError: two results would have one name.
+    None is ``summary``, as ``summary.json`` is of all; where two would be alike, they are refused.
     """
     whole = [Path(os.path.abspath(path)) for path in paths]
     for folders in range(4):

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         nonlocal method
         started = time.perf_counter()
         results, method = _classify(predictor, list(prepared.values()), method, args)
-        seconds = (time.perf_counter() - started) / max(1, len(prepared))
+        seconds = (time.perf_counter() - started) / len(prepared)
         items = []
         for name, result in zip(prepared, results, strict=True):
             notes = [] if result.answered else [_SILENT]
@@ -148,8 +148,6 @@ def _classify(
     predictor: ImagePredictor, images: list, method: str | None, args: argparse.Namespace
 ) -> tuple[list[ImageResult], str | None]:
     """Results, and the method for what is left: none where the networks have no maps."""
-    if not images:
-        return [], method
     options = {"layer": args.layer, "explained": args.explained}
     if method is None:
         return predictor.many(images), None

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..common.warned import collect_warnings
 from ._cameras import add_rig_arguments, estimated_rectifier, raw_size, readable, rig_rectifier
 from ._items import add_pairs, end_run, infer_items
-from ._work import check_apart, check_folder, collect_warnings, parse_size, say_warnings, warn
+from ._work import check_apart, check_folder, parse_size, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier, RigRectifier
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     from ._pairs import asked_pairs
 
     if args.auto and args.calibration is not None:
-        args.calibration, args.images = None, [args.calibration, *args.images]
+        images = [args.calibration, *args.images]
+        args = argparse.Namespace(**{**vars(args), "calibration": None, "images": images})
     _check(args)
     with say_warnings():
         pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}

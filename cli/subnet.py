@@ -4,8 +4,7 @@ The best subnet is that with the smallest error predicted from --evaluations, or
 beside the weights; without any it is that with the most multiply-adds: capacity stands in for
 accuracy, which nobody has measured.
 With --architecture nothing is searched: that subnet is extracted, and limits are only checked.
-What it gives away is measured beside the largest subnet, on a task's built-in config of generated
-data where there is one.
+What it gives away is measured beside the largest subnet.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Errors, examiner, lines, recalibrated
-from ._supernets import add_conditions, add_limits, limits, open_table, set_up, table_of_weights
-from ._work import check_file, check_least
+from ._supernets import add_conditions, add_limits, limits, open_table, set_up
+from ._work import check_file, check_least, parse_size
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
@@ -84,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.configs.task import FitConfig
     from ..vision.hub.weights import save_weights
     from ..vision.subnets.bench import begun, load_supernet
-    from ..vision.subnets.best import cut
+    from ..vision.subnets.best import cut, table_beside
 
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
@@ -94,7 +93,11 @@ def run(args: argparse.Namespace) -> int:
     table, own = open_table(args), out.with_suffix(".latency.json")
     measured = wanted is None and "latency" in bounds and table is None
     # One that an earlier run measured here, for this very file, is better than one moved here.
-    near = table_of_weights(args, net, space) if measured and not own.exists() else None
+    near = None
+    if measured and not own.exists():
+        size = parse_size(args.input, "--input", "288x576") if args.input else None
+        how = size, args.device, args.dtype, args.runtime
+        near = table_beside(args.supernet, net, space, *how)
     bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
     if measured and near is None and begun(bench, own) is None:
         raise ValueError(

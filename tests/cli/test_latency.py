@@ -151,11 +151,15 @@ def test_int8(capsys, monkeypatch):
     assert "net.safetensors: int8 is for stereo networks here" in capsys.readouterr().err
     asked = []
 
-    def parts(args, name, net, runtime, progress):
-        asked.append((args.max_loss, name, runtime))
+    def parts(net, runtime, samples, max_loss, progress):
+        asked.append((max_loss, *samples, runtime))
         return ("stem",)
 
-    monkeypatch.setattr("vizoo.cli._supernets.parts_in_float", parts)
+    monkeypatch.setattr("vizoo.vision.runtimes.float_parts", parts)
+    monkeypatch.setattr(
+        "vizoo.cli._supernets.calibration",
+        lambda args, name, net, size: {"calibrate": [name], "max_loss": args.max_loss},
+    )
     words = (*words, "--model", "net.safetensors", "--max-loss", "0.1")
     assert build(*words) == 2
     assert "(parts in float none instead of stem); --force" in capsys.readouterr().err
