@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..datamodule import MixedDataModule
-from .transforms import augmentation as make_augmentation
+from ..files import check_choice
+from .transforms import VolumeAugmentation
 
 __all__ = ["CTDataModule"]
 
@@ -22,19 +23,22 @@ class CTDataModule(MixedDataModule):
     are augmented, their slices random.
 
     Args:
-        augmentation: ``none``, ``flips`` or ``full``, see `VolumeAugmentation`.
+        augmentation: ``none``; ``flips``, as published; or ``full``, see `VolumeAugmentation`.
         batch_size: training samples a process and step.
         common: see `MixedDataModule`.
 
     Raises:
-        ValueError: see `MixedDataModule`; in ``setup`` also where a fit has no validation or test
-            scans, or a patient two roles.
+        ImportError: ``full`` without MONAI.
+        ValueError: see `MixedDataModule`; or the augmentation is unknown; in ``setup`` also where a
+            fit has no validation or test scans, or a patient two roles.
     """
 
     kept_apart = "patients"
 
     def __init__(self, *, augmentation: str = "flips", batch_size: int = 32, **common: Any) -> None:
-        super().__init__(augment=make_augmentation(augmentation), batch_size=batch_size, **common)
+        check_choice("augmentation", augmentation, ("none", "flips", "full"))
+        augment = None if augmentation == "none" else VolumeAugmentation(augmentation == "full")
+        super().__init__(augment=augment, batch_size=batch_size, **common)
 
     def setup(self, stage: str) -> None:
         """Make the sets of a stage, for a fit also those of the test.

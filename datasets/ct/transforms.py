@@ -7,19 +7,14 @@ PyTorch's global state).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 import torch
 from torch import Generator, Tensor
 
 from ...common.extras import from_extra
-from ..files import check_choice
 
-__all__ = ["VolumeAugmentation", "augmentation"]
-
-#: Names that ``augmentation`` knows.
-_AUGMENTATIONS = ("none", "flips", "full")
+__all__ = ["VolumeAugmentation"]
 
 _GEOMETRY = ("affine", "shape", "grid", "slices")
 _SEEDS = 1 << 31
@@ -58,20 +53,6 @@ class VolumeAugmentation:
             seed = int(torch.randint(_SEEDS, (), generator=generator))
             changed = _other(changed, seed)
         return {**kept, **changed}
-
-
-def augmentation(name: str) -> Callable | None:
-    """Return the augmentation of a name.
-
-    Args:
-        name: ``none``; ``flips``, as published; or ``full``, see `VolumeAugmentation`.
-
-    Raises:
-        ImportError: ``full`` without MONAI.
-        ValueError: there is none of that name.
-    """
-    check_choice("augmentation", name, _AUGMENTATIONS)
-    return None if name == "none" else VolumeAugmentation(full=name == "full")
 
 
 def _other(maps: dict[str, Tensor], seed: int) -> dict[str, Tensor]:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from ..datamodule import MixedDataModule
+from ..files import check_choice
 from ..mixture import LabelledSamples, Mixture, Part, Samples, collate
-from .transforms import augmentation as make_augmentation
+from .transforms import NAMES, ImageAugmentation
 
 __all__ = ["ImageDataModule", "collate_images"]
 
@@ -43,8 +44,9 @@ class ImageDataModule(MixedDataModule):
         eval_batch_size: int = 32,
         **common: Any,
     ) -> None:
+        check_choice("augmentation", augmentation, ("none", *NAMES))
         super().__init__(
-            augment=make_augmentation(augmentation),
+            augment=None if augmentation == "none" else ImageAugmentation(augmentation),
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
             **common,

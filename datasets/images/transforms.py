@@ -7,8 +7,6 @@ PyTorch's global state).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator
 from torchvision import tv_tensors
@@ -16,10 +14,10 @@ from torchvision.transforms import v2
 
 from ..files import check_choice
 
-__all__ = ["ImageAugmentation", "augmentation"]
+__all__ = ["NAMES", "ImageAugmentation"]
 
-#: Names that ``augmentation`` knows.
-_AUGMENTATIONS = ("none", "mirror", "flips", "colour", "randaugment", "trivialaugment")
+#: What `ImageAugmentation` knows.
+NAMES = ("mirror", "flips", "colour", "randaugment", "trivialaugment")
 
 _SEEDS = 1 << 31
 
@@ -39,7 +37,7 @@ class ImageAugmentation:
     """
 
     def __init__(self, name: str = "colour") -> None:
-        check_choice("augmentation", name, _AUGMENTATIONS[1:])
+        check_choice("augmentation", name, NAMES)
         more = {
             "mirror": [v2.Identity()],
             "flips": [v2.Identity()],
@@ -77,16 +75,3 @@ class ImageAugmentation:
         else:
             image = self.colours(image)
         return image.as_subclass(torch.Tensor).contiguous()
-
-
-def augmentation(name: str) -> Callable | None:
-    """Return the augmentation of a name.
-
-    Args:
-        name: ``none``, or see `ImageAugmentation`.
-
-    Raises:
-        ValueError: there is none of that name.
-    """
-    check_choice("augmentation", name, _AUGMENTATIONS)
-    return None if name == "none" else ImageAugmentation(name)

@@ -5,10 +5,13 @@ YAML files of ``vizoo fit`` that name it are in ``configs/mvs``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..datamodule import MixedDataModule
-from .transforms import augmentation as make_augmentation
+from ..files import check_choice
+from ..stereo.transforms import Compose
+from .transforms import ColourJitter, RandomCrop
 
 __all__ = ["MVSDataModule"]
 
@@ -20,14 +23,15 @@ class MVSDataModule(MixedDataModule):
     reference's best sources.
 
     Args:
-        augmentation: ``none``, as published, or ``colour`` (brightness and contrast jitter, which
-            published code has and leaves off).
+        augmentation: ``none``, as published, or ``colour`` (brightness and contrast jitter of 0.5
+            each, which published code has and leaves off).
         crop_height: rows of a window cut out of training samples; by default they stay whole.
         crop_width: columns of that window.
         common: see `MixedDataModule`.
 
     Raises:
-        ValueError: see `MixedDataModule`; or the augmentation is unknown.
+        ValueError: see `MixedDataModule`; or the augmentation is unknown, or only
+            one side of the crop is given.
     """
 
     def __init__(
@@ -38,5 +42,12 @@ class MVSDataModule(MixedDataModule):
         crop_width: int | None = None,
         **common: Any,
     ) -> None:
-        augment = make_augmentation(augmentation, crop_height, crop_width)
-        super().__init__(augment=augment, **common)
+        check_choice("augmentation", augmentation, ("none", "colour"))
+        if (crop_height is None) != (crop_width is None):
+            raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
+        steps: list[Callable] = []
+        if crop_height is not None and crop_width is not None:
+            steps.append(RandomCrop(crop_height, crop_width))
+        if augmentation == "colour":
+            steps.append(ColourJitter())
+        super().__init__(augment=Compose(steps) if steps else None, **common)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Generator, Tensor
 
 from ...vision.windows import brightness
-from ..files import check_choice
-from ..stereo.transforms import Compose, room_for_crop
+from ..stereo.transforms import room_for_crop
 from .cameras import crop_intrinsics
 
-__all__ = ["ColourJitter", "RandomCrop", "augmentation"]
+__all__ = ["ColourJitter", "RandomCrop"]
 
 
 class ColourJitter:
@@ -71,24 +68,3 @@ class RandomCrop:
         cut = (..., slice(y, y + self.height), slice(x, x + self.width))
         maps = {key: sample[key][cut].contiguous() for key in ("images", "depth", "valid")}
         return {**sample, **maps, "intrinsics": crop_intrinsics(sample["intrinsics"], x, y)}
-
-
-def augmentation(
-    name: str, crop_height: int | None = None, crop_width: int | None = None
-) -> Callable | None:
-    """Return the augmentation of a name, with a random crop if its size is given.
-
-    Names are ``none``, as published, and ``colour`` (brightness and contrast, 0.5 each).
-
-    Raises:
-        ValueError: there is none of that name, or only one side of the crop is given.
-    """
-    check_choice("augmentation", name, ("none", "colour"))
-    if (crop_height is None) != (crop_width is None):
-        raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
-    steps: list[Callable] = []
-    if crop_height is not None and crop_width is not None:
-        steps.append(RandomCrop(crop_height, crop_width))
-    if name == "colour":
-        steps.append(ColourJitter())
-    return Compose(steps) if steps else None

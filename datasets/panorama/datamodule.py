@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..datamodule import MixedDataModule
-from .transforms import augmentation as make_augmentation
+from ..files import check_choice
+from .transforms import SphereAugmentation
 
 __all__ = ["PanoramaDataModule"]
 
@@ -23,8 +24,11 @@ class PanoramaDataModule(MixedDataModule):
         common: see `MixedDataModule`.
 
     Raises:
-        ValueError: see `MixedDataModule`; or the augmentation is unknown.
+        ValueError: see `MixedDataModule`; or the augmentation is unknown, or the
+            tilt out of its range.
     """
 
     def __init__(self, *, augmentation: str = "sphere", tilt: float = 0.0, **common: Any) -> None:
-        super().__init__(augment=make_augmentation(augmentation, tilt), **common)
+        check_choice("augmentation", augmentation, ("none", "sphere"))
+        augment = SphereAugmentation(tilt) if augmentation == "sphere" else None
+        super().__init__(augment=augment, **common)

@@ -8,15 +8,12 @@ PyTorch's global state).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
 from torchvision.transforms.v2 import functional as F
 
-from ..files import check_choice
-
-__all__ = ["SphereAugmentation", "augmentation"]
+__all__ = ["SphereAugmentation"]
 
 
 class SphereAugmentation:
@@ -66,16 +63,6 @@ def _sphere_rotation(
     """
     turned = _about_vertical(towards) @ _about_right(tilt) @ _about_vertical(yaw - towards)
     return turned * torch.tensor([-1.0 if mirrored else 1.0, 1, 1], dtype=torch.float64)
-
-
-def augmentation(name: str, tilt: float = 0.0) -> Callable | None:
-    """Return the augmentation ``none`` or ``sphere``, see `SphereAugmentation`.
-
-    Raises:
-        ValueError: there is none of that name, or the tilt is out of its range.
-    """
-    check_choice("augmentation", name, ("none", "sphere"))
-    return SphereAugmentation(tilt) if name == "sphere" else None
 
 
 def _about_vertical(angle: float) -> Tensor:

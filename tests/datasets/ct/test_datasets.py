@@ -22,7 +22,6 @@ from vizoo.datasets.ct import (
     to_scan,
     write_scans,
 )
-from vizoo.datasets.ct.transforms import augmentation
 
 PRESET = CTPreset((16, 16), 6)
 SHAPE = (8, 16, 20)
@@ -223,7 +222,7 @@ class TestAugmentation:
 
     def test_full(self):
         pytest.importorskip("monai")
-        change = augmentation("full")
+        change = VolumeAugmentation(full=True)
         changed = 0
         for seed in range(8):
             one, two = (change(self.SAMPLE, torch.Generator().manual_seed(seed)) for _ in range(2))
@@ -235,9 +234,9 @@ class TestAugmentation:
         assert changed > 4
 
     def test_names(self):
-        assert augmentation("none") is None
+        assert CTDataModule(augmentation="none").augment is None
         with pytest.raises(ValueError, match="augmentation 'spin' is none of none, flips, full"):
-            augmentation("spin")
+            CTDataModule(augmentation="spin")
 
 
 def test_batches():

@@ -25,7 +25,7 @@ from vizoo.datasets.mvs import (
 from vizoo.datasets.mvs.camera_files import write_pair_file
 from vizoo.datasets.mvs.cameras import check_camera, lift
 from vizoo.datasets.mvs.dtu import SPLITS
-from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop, augmentation
+from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.vision.io.pfm import write_pfm
 
@@ -247,13 +247,13 @@ class TestAugmentation:
         torch.testing.assert_close(still, before)
 
     def test_names(self):
-        assert augmentation("none") is None
+        assert MVSDataModule().augment is None
         with pytest.raises(ValueError, match="augmentation 'flip' is none of none, colour"):
-            augmentation("flip")
+            MVSDataModule(augmentation="flip")
         with pytest.raises(ValueError, match="give both sides, or neither"):
-            augmentation("none", 64)
+            MVSDataModule(crop_height=64)
         with pytest.raises(ValueError, match="a crop of 0x4 pixels is empty"):
-            augmentation("colour", 4, 0)
+            MVSDataModule(augmentation="colour", crop_height=4, crop_width=0)
 
 
 class TestDataModule:

@@ -9,7 +9,7 @@ import torch
 from sphere import room_depth
 
 from vizoo.datasets.panorama import PanoramaDataModule
-from vizoo.datasets.panorama.transforms import SphereAugmentation, _sphere_rotation, augmentation
+from vizoo.datasets.panorama.transforms import SphereAugmentation, _sphere_rotation
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.panorama.sampling import pixel_directions, sample_equirectangular
 
@@ -56,11 +56,11 @@ def test_augmentation():
     assert 8 < flips < 32 and 8 < recoloured < 32
     assert min(seen) >= math.cos(math.radians(5)) - 1e-6 and min(seen) < 0.9999
     assert "rotation" not in sample
-    assert augmentation("none") is None
+    assert PanoramaDataModule(augmentation="none").augment is None
     with pytest.raises(ValueError, match="augmentation 'spin' is none of none, sphere"):
-        augmentation("spin")
+        PanoramaDataModule(augmentation="spin")
     with pytest.raises(ValueError, match="tilt 200"):
-        augmentation("sphere", 200)
+        PanoramaDataModule(tilt=200)
 
 
 def test_data_module():
