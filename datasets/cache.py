@@ -10,13 +10,11 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -26,10 +24,6 @@ from .shelf import Shelf
 
 __all__ = ["Kept", "MadeDataset", "SampleCache", "source_name"]
 
-_DAMAGED = (  # of safetensors, Pillow, PyTorch, zlib
-    *(SafetensorError, LookupError, TypeError, AttributeError, OSError),
-    *(ValueError, RuntimeError, SyntaxError, zlib.error, struct.error),
-)
 _READERS_VERSION = 3  # raise it with every change of what readers make of a file
 _TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
 
@@ -52,17 +46,8 @@ class SampleCache:
         self, folder: str | None, name: str | Callable[[int], str] | None, pictures: Sequence[str]
     ) -> None:
         self.name, self.pictures = name, tuple(pictures)
-        self.shelf = None
-        if folder is not None:
-            self.shelf = Shelf(expand_path(folder))
+        self.shelf = None if folder is None else Shelf(expand_path(folder))
         self.packed = True
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the samples lie, if anywhere."""
-        if self.shelf is None:
-            return None
-        return self.shelf.folder / self.name if isinstance(self.name, str) else self.shelf.folder
 
     def on(self, shelf: Shelf) -> SampleCache:
         """The cache on a shelf, as long as it has no folder of its own."""
@@ -81,7 +66,7 @@ class SampleCache:
         if (data := self.shelf.read(name)) is not None:
             try:
                 return _unpacked(data) if self.packed else _plain_sample(data)
-            except _DAMAGED:
+            except Exception:  # a decoder meets damage in many ways
                 self.shelf.drop(name)
         sample = make(index)
         if not self.shelf.full:
@@ -147,14 +132,18 @@ class MadeDataset(Kept, Dataset):
         Raises:
             IndexError: beyond the ends, so that the data set can be iterated.
         """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"{type(self).__name__}: index {index} of {self.length}")
-        index = int(index) % self.length
+        index = self._number(index)
         return {**self.cache.recall(index, self._make), "name": self.name(index)}
 
     def name(self, index: int) -> str:
         """What a sample is called."""
         return f"{self.series}-{self.seed}-{index:06d}"
+
+    def _number(self, index: int) -> int:
+        """An index as one from the front."""
+        if not -self.length <= index < self.length:
+            raise IndexError(f"{type(self).__name__}: index {index} of {self.length}")
+        return int(index) % self.length
 
     def _make(self, index: int) -> dict[str, Tensor]:
         raise NotImplementedError

@@ -238,22 +238,17 @@ class MixedDataModule(LightningDataModule):
                     f"{role} set {number} ({type(dataset).__name__}) has no ground truth; it can "
                     "only be predicted"
                 )
-            if self.cache is not None:
-                self._keep(dataset)
+            if self.cache is not None and hasattr(dataset, "keep_on"):
+                dataset.keep_on(self._shelf)
+            elif self.cache is not None:
+                what = f"cache {self.cache}: {type(dataset).__name__}"
+                rank_zero_warn(f"{what} has no way to keep samples; it reads anew")
             made.append(cast(Samples, dataset))
         return made
 
     @cached_property
     def _shelf(self) -> Shelf:
         return open_shelf(cast('Literal["memory", "disk"]', self.cache), self.cache_size)
-
-    def _keep(self, dataset: Dataset) -> None:
-        keep = getattr(dataset, "keep_on", None)
-        if keep is None:
-            name = type(dataset).__name__
-            rank_zero_warn(f"cache {self.cache}: {name} has no way to keep samples; it reads anew")
-        else:
-            keep(self._shelf)
 
     def _some(self, role: str) -> list[Samples]:
         if not self.sets(role):

@@ -206,11 +206,6 @@ def draw(dataset: Samples, index: int, generator: torch.Generator) -> dict:
     return dataset[index] if chooses is None else chooses(index, generator)
 
 
-def _groups_of(dataset: Samples) -> list | None:
-    """Return what each sample belongs to and is not split from, such as a patient; or None."""
-    return getattr(dataset, "groups", None)
-
-
 class Part(Dataset):
     """Some samples of a data set, by their indices."""
 
@@ -226,7 +221,7 @@ class Part(Dataset):
     @property
     def groups(self) -> list | None:
         """What each sample belongs to, if the whole says it."""
-        whole = _groups_of(self.dataset)
+        whole = getattr(self.dataset, "groups", None)
         return None if whole is None else [whole[index] for index in self.indices]
 
     @property
@@ -268,7 +263,7 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
     are the groups. The share is that of the validation part; each part gets a sample, or a group,
     at least.
     """
-    members = _members(_groups_of(dataset) or range(len(dataset)))
+    members = _members(getattr(dataset, "groups", None) or range(len(dataset)))
     if not 0 < share < 1 or len(members) < 2:
         what = f"{len(dataset)} samples"
         what += f" of {len(members)} groups" if len(members) < len(dataset) else ""
@@ -305,7 +300,9 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
     """
     seen: dict[str, str] = {}
     for role, sets in roles.items():
-        groups = dict.fromkeys(name for part in sets for name in _groups_of(part) or ())
+        groups = dict.fromkeys(
+            name for part in sets for name in getattr(part, "groups", None) or ()
+        )
         both = [name for name in groups if seen.get(name, role) != role]
         if both:
             raise ValueError(

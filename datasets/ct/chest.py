@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from ..cache import MadeDataset, SampleCache
 from ..draws import Draws
+from ..files import check_choice
 from .preparation import CTPreset, frames_of, take
 from .volume import CTVolume
 
@@ -69,8 +70,7 @@ class Chest:
     """
 
     def __init__(self, seed: int, finding: str = "normal") -> None:
-        if finding not in _FINDINGS:
-            raise ValueError(f"finding {finding!r} is none of {', '.join(_FINDINGS)}")
+        check_choice("finding", finding, _FINDINGS)
         self.seed, self.finding = seed, finding
         body = Draws("chest", seed)
         size = body.uniform(0.9, 1.08)
@@ -311,9 +311,7 @@ class GeneratedCT(MadeDataset):
 
     def draw(self, index: int, generator: Generator | None) -> dict[str, Tensor | str]:
         """The same with random slices; without a generator those of the preset's sampler."""
-        if not -self.length <= index < self.length:
-            raise IndexError(f"generated scans: index {index} of {self.length}")
-        index = int(index) % self.length
+        index = self._number(index)
         made = self.cache.recall(index, self._make)
         scan = take(made, self.preset, generator)
         lesion = made["lesion"][scan["slices"]][None]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ...vision.io.images import SUFFIXES, read_pixels
+from ...vision.io.images import read_pixels
+from ...vision.io.pairing import images_in
 from ..files import by_numbers
 from .dicom import is_dicom, read_dicom, series_of
 from .nifti import is_nifti, read_nifti
@@ -122,7 +123,7 @@ def read_scan(
     if kind == "NIfTI":
         volume = read_nifti(path)
     elif kind == "pictures":
-        slices = sorted(_pictures(path), key=lambda file: by_numbers(file.name))
+        slices = sorted(images_in(path), key=lambda file: by_numbers(file.name))
         volume = read_slices(slices, value_range, threads, order)
     elif path.is_file():
         volume = read_dicom(path.parent, series or series_of(path), threads, resample)
@@ -150,7 +151,8 @@ def scan_kind(path: Path) -> str:
         )
     if not path.is_dir():
         raise FileNotFoundError(f"{path}: no such file or folder")
-    files, pictures = _files(path), _pictures(path)
+    files = [file for file in path.iterdir() if file.is_file() and file.name[0] != "."]
+    pictures = images_in(path)
     # A series often lies beside a preview or a report's page.
     if pictures and not any(is_dicom(file) for file in files if file not in pictures):
         return "pictures"
@@ -158,14 +160,6 @@ def scan_kind(path: Path) -> str:
     if nifti:
         raise ValueError(f"{path}: {len(nifti)} NIfTI files, first {nifti[0].name}: name one")
     return "DICOM"
-
-
-def _files(folder: Path) -> list[Path]:
-    return [file for file in folder.iterdir() if file.is_file() and file.name[0] != "."]
-
-
-def _pictures(folder: Path) -> list[Path]:
-    return [file for file in _files(folder) if file.suffix.lower() in SUFFIXES]
 
 
 def _check_unused(path: Path, kind: str, **arguments: object) -> None:

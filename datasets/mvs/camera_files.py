@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from ...common.files import write_text
-from ..files import read_text
+from ..files import check_choice, read_text
 
 __all__ = [
     "RANGE_FORMS",
@@ -76,8 +76,7 @@ def parse_range(numbers: Sequence[float], form: str = "auto") -> tuple[float, fl
         >>> parse_range([425.0, 935.0]), parse_range([425.0, 2.5, 192])
         ((425.0, 935.0), (425.0, 902.5))
     """
-    if form not in RANGE_FORMS:
-        raise ValueError(f"range form {form!r} is none of {', '.join(RANGE_FORMS)}")
+    check_choice("range form", form, RANGE_FORMS)
     if not 2 <= len(numbers) <= 4:
         raise ValueError(
             f"the depth range has {len(numbers)} numbers: want 'min max' or 'min interval [planes "

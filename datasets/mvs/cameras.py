@@ -121,7 +121,9 @@ def upright(
     Returns:
         Images and cameras of the same shapes; what they see, and depth in the first, is the same.
     """
-    turns = _quarter_turns(extrinsics)
+    turned = relative_pose(extrinsics[:1], extrinsics)[:, :3, :3]
+    roll = torch.atan2(turned[:, 1, 0] - turned[:, 0, 1], turned[:, 0, 0] + turned[:, 1, 1])
+    turns = [int(turn) % 4 for turn in (roll / (torch.pi / 2)).round()]  # against the clock
     if not any(turns):
         return images, intrinsics, extrinsics
     images, intrinsics, extrinsics = images.clone(), intrinsics.clone(), extrinsics.clone()
@@ -143,13 +145,6 @@ def upright(
         intrinsics[view] = crop_intrinsics(matrix, left, above)
         extrinsics[view] = motion
     return images, intrinsics, extrinsics
-
-
-def _quarter_turns(extrinsics: Tensor) -> list[int]:
-    """How often each view is to be turned against the clock, 0 to 3."""
-    turned = relative_pose(extrinsics[:1], extrinsics)[:, :3, :3]
-    roll = torch.atan2(turned[:, 1, 0] - turned[:, 0, 1], turned[:, 0, 0] + turned[:, 1, 1])
-    return [int(turn) % 4 for turn in (roll / (torch.pi / 2)).round()]
 
 
 def invert_intrinsics(intrinsics: Tensor) -> Tensor:

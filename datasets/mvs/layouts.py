@@ -15,7 +15,7 @@ from .colmap_model import find_model
 from .dataset import MVSDataset
 from .scene import Scene
 
-__all__ = ["LAYOUTS", "SceneFolders", "open_scene", "recognise"]
+__all__ = ["LAYOUTS", "SceneFolders", "open_scene"]
 
 
 class _Layout(NamedTuple):
@@ -53,7 +53,7 @@ LAYOUTS: dict[str, _Layout] = {
     "blendedmvs": _Layout(
         lambda path: (path / "blended_images").is_dir(),
         "blended_images/",
-        lambda path, form: blendedmvs.open_blendedmvs(path, form),
+        blendedmvs.open_blendedmvs,
     ),
     "eth3d": _Layout(
         lambda path: find_model(*(path / name for name in colmap.FOLDERS)) is not None,
@@ -65,11 +65,7 @@ LAYOUTS: dict[str, _Layout] = {
         "cameras.json",
         lambda path, form: folder.open_folder(path),
     ),
-    "dtu": _Layout(
-        _is_dtu,
-        "pair.txt with cams_1/ and images/",
-        lambda path, form: dtu.open_dtu(path, form),
-    ),
+    "dtu": _Layout(_is_dtu, "pair.txt with cams_1/ and images/", dtu.open_dtu),
     # On disk the same as DTU's evaluation layout; for who wants to say so.
     "tanks": _Layout(lambda path: False, "", lambda path, form: dtu.open_dtu(path, form, "tanks")),
     "colmap": _Layout(
@@ -83,23 +79,6 @@ LAYOUTS: dict[str, _Layout] = {
         lambda path, form: folder.open_middlebury(path),
     ),
 }
-
-
-def recognise(path: str | os.PathLike) -> str:
-    """Return the name of a scene's layout.
-
-    Raises:
-        FileNotFoundError: there is nothing at the path.
-        ValueError: it is none of the layouts; the message says what was looked for.
-    """
-    path = expand_path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such scene")
-    for name, layout in LAYOUTS.items():
-        if layout.tells(path):
-            return name
-    looked = "; ".join(f"{name}: {row.looks}" for name, row in LAYOUTS.items() if row.looks)
-    raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
 
 
 def open_scene(
@@ -119,12 +98,16 @@ def open_scene(
         ValueError: the layout is not known, or a file is wrong; the message names it.
     """
     check_choice("range form", range_form, RANGE_FORMS)
-    if layout is None:
-        layout = recognise(path)
-    check_choice("layout", layout, tuple(LAYOUTS))
+    if layout is not None:
+        check_choice("layout", layout, tuple(LAYOUTS))
     path = Path(os.path.abspath(expand_path(path)))
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such scene")
+    if layout is None:
+        layout = next((name for name, row in LAYOUTS.items() if row.tells(path)), None)
+    if layout is None:
+        looked = "; ".join(f"{name}: {row.looks}" for name, row in LAYOUTS.items() if row.looks)
+        raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
     return LAYOUTS[layout].opens(path, range_form)
 
 

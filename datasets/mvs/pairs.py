@@ -15,11 +15,7 @@ from torch import Tensor
 from .cameras import camera_centre, invert_intrinsics, invert_pose, project
 from .scene import Scene, derive_range
 
-__all__ = [
-    "pair_by_poses",
-    "pairs_from_scores",
-    "score_by_points",
-]
+__all__ = ["pair_by_poses", "pairs_from_scores", "score_by_points"]
 
 _BEST_ANGLE = 5.0  # degrees
 _SIGMA_BELOW, _SIGMA_ABOVE = 1.0, 10.0
@@ -56,46 +52,27 @@ def score_by_points(points: Tensor, tracks: Sequence[Tensor], centres: Tensor) -
     return scores + scores.T
 
 
-def _score_by_poses(
-    intrinsics: Tensor,
-    extrinsics: Tensor,
-    sizes: Sequence[tuple[int, int]],
-    ranges: Sequence[tuple[float, float]],
-) -> Tensor:
-    """Score all pairs of views by their cameras alone.
+def pair_by_poses(scene: Scene) -> Scene:
+    """Return the scene with pairs scored by its cameras alone.
 
     In place of sparse points, points are imagined on a grid over each photograph, at a few depths
     spread over its range evenly in inverse depth. Another view shares those that fall into it.
-
-    Cameras are (V, 3, 3) and (V, 4, 4), world to camera; of each photograph the size is (height,
-    width) and the range (least, greatest) depth.
-
-    Returns:
-        (V, V) float64, symmetric, 0 on the diagonal.
     """
-    intrinsics, extrinsics = intrinsics.double(), extrinsics.double()
+    views = scene.views
+    intrinsics = torch.stack([view.intrinsics for view in views]).double()
+    extrinsics = torch.stack([view.extrinsics for view in views]).double()
+    sizes = [view.size or scene.size(index) for index, view in enumerate(views)]
     centres, limits = camera_centre(extrinsics), torch.tensor(sizes, dtype=torch.float64)
-    scores = torch.zeros(len(sizes), len(sizes), dtype=torch.float64)
-    for a, ((height, width), (least, greatest)) in enumerate(zip(sizes, ranges, strict=True)):
-        points = _imagined(intrinsics[a], extrinsics[a], height, width, least, greatest)
+    scores = torch.zeros(len(views), len(views), dtype=torch.float64)
+    for a, view in enumerate(views):
+        reach = view.depth_range or derive_range(scene, a)[0]
+        points = _imagined(intrinsics[a], extrinsics[a], *sizes[a], *reach)
         pixels, depth = project(points[None], intrinsics, extrinsics)
         inside = (pixels >= -0.5) & (pixels <= limits.flip(1)[:, None] - 0.5)
         shared = (depth > 0) & inside.all(-1)
         cosine = _cosine(points[None], centres[a], centres[:, None])
         scores[a] = (_angle_score(cosine) * shared).sum(1)
-    return ((scores + scores.T) / 2).fill_diagonal_(0)
-
-
-def pair_by_poses(scene: Scene) -> Scene:
-    """Return the scene with pairs scored by its cameras alone."""
-    views, count = scene.views, range(len(scene))
-    scores = _score_by_poses(
-        torch.stack([view.intrinsics for view in views]),
-        torch.stack([view.extrinsics for view in views]),
-        [views[index].size or scene.size(index) for index in count],
-        [views[index].depth_range or derive_range(scene, index)[0] for index in count],
-    )
-    scene.pairs = pairs_from_scores(scores)
+    scene.pairs = pairs_from_scores(((scores + scores.T) / 2).fill_diagonal_(0))
     return scene
 
 

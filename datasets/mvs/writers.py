@@ -58,27 +58,29 @@ def write_scene(
     return WRITERS[layout](scene, expand_path(folder), "png" if lossless else "jpg")
 
 
-def _write_numbered(scene: Scene, folder: Path, suffix: str) -> Path:
+def _write_dtu(scene: Scene, folder: Path, suffix: str) -> Path:
     """DTU's evaluation layout, and Tanks and Temples'."""
-    for index in range(len(scene)):
-        write_image(folder / "images" / f"{index:08d}.{suffix}", scene.image(index))
-        _write_camera(folder / "cams_1" / f"{index:08d}_cam.txt", scene, index, "max")
+    _write_numbered(scene, folder / "images", suffix, folder / "cams_1", "max")
     write_pair_file(folder / "pair.txt", dict(enumerate(scene.pairs)))
-    if suffix == "png":
-        _drop_jpegs(folder / "images", len(scene))
     return folder
 
 
 def _write_blendedmvs(scene: Scene, folder: Path, suffix: str) -> Path:
     for index in range(len(scene)):
-        image = folder / "blended_images" / f"{index:08d}.{suffix}"
-        write_image(image, scene.image(index))
-        _write_camera(folder / "cams" / f"{index:08d}_cam.txt", scene, index, "interval")
         write_pfm(folder / "rendered_depth_maps" / f"{index:08d}.pfm", _depth(scene, index))
+    _write_numbered(scene, folder / "blended_images", suffix, folder / "cams", "interval")
     write_pair_file(folder / "cams" / "pair.txt", dict(enumerate(scene.pairs)))
-    if suffix == "png":
-        _drop_jpegs(folder / "blended_images", len(scene))
     return folder
+
+
+def _write_numbered(scene: Scene, images: Path, suffix: str, cameras: Path, form: str) -> None:
+    for index, view in enumerate(scene.views):
+        write_image(images / f"{index:08d}.{suffix}", scene.image(index))
+        limits = scene.depth_range(index)[0]
+        camera = cameras / f"{index:08d}_cam.txt"
+        write_camera_file(camera, view.intrinsics, view.extrinsics, limits, form)
+        if suffix == "png":  # readers would take the other first
+            (images / f"{index:08d}.jpg").unlink(missing_ok=True)
 
 
 def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
@@ -167,26 +169,14 @@ def _write_folder(scene: Scene, folder: Path, suffix: str) -> Path:
 #: What writes a layout: called with the scene, the folder and the photographs' suffix.
 WRITERS: dict[str, Callable[[Scene, Path, str], Path]] = {
     "dtu_training": _write_dtu_training,
-    "dtu": _write_numbered,
-    "tanks": _write_numbered,
+    "dtu": _write_dtu,
+    "tanks": _write_dtu,
     "blendedmvs": _write_blendedmvs,
     "eth3d": _write_eth3d,
     "colmap": _write_colmap,
     "colmap_binary": lambda scene, folder, suffix: _write_colmap(scene, folder, suffix, True),
     "folder": _write_folder,
 }
-
-
-def _drop_jpegs(folder: Path, count: int) -> None:
-    """Remove numbered photographs that readers would take before those in PNG."""
-    for index in range(count):
-        (folder / f"{index:08d}.jpg").unlink(missing_ok=True)
-
-
-def _write_camera(path: Path, scene: Scene, index: int, form: str) -> None:
-    view = scene.views[index]
-    limits = scene.depth_range(index)[0]
-    write_camera_file(path, view.intrinsics, view.extrinsics, limits, form)
 
 
 def _depth(scene: Scene, index: int) -> np.ndarray:

@@ -22,7 +22,7 @@ import re
 from dataclasses import dataclass, replace
 
 from ...common.files import write_text
-from ..files import read_text
+from ..files import check_choice, read_text
 
 __all__ = ["StereoCalibration", "read_calibration", "scaling_notes", "write_calibration"]
 
@@ -133,8 +133,7 @@ def read_calibration(
         ValueError: the file is not one of these, or its cameras are impossible (a singular matrix,
             a baseline that is not positive).
     """
-    if baseline_unit not in PER_METRE:
-        raise ValueError(f"baseline unit {baseline_unit!r} is not one of {', '.join(PER_METRE)}")
+    check_choice("baseline unit", baseline_unit, tuple(PER_METRE))
     text = read_text(path, "calibration", _FILE_LIMIT)
     lines = (_FIELD.match(line) for line in text.splitlines())
     fields = {line[1]: line[2] for line in lines if line}

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ..draws import Draws
+from ..files import check_choice
 from . import furniture
 from .furniture import Parts
 from .materials import draw_material
@@ -89,8 +90,7 @@ def build_place(layout: str, draws: Draws, goods: Stock, floating: int | None = 
     Raises:
         ValueError: no such layout.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout {layout!r}: choose {', '.join(LAYOUTS)}")
+    check_choice("layout", layout, tuple(LAYOUTS))
     if floating is None:
         floating = int(draws.uniform(10, 31)) if draws.uniform() < 0.5 else 0
     return LAYOUTS[layout](_Builder(draws, goods), floating)

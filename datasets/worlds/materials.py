@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ...vision.io.pairing import files_below
 from ..draws import Draws
+from ..stereo.scene_textures import texture_bank as canvases
 
 __all__ = ["Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
 
@@ -107,8 +109,6 @@ def texture_bank(folder: str | None = None) -> TextureBank:
     Raises:
         FileNotFoundError: no such folder, or no picture in it.
     """
-    from ..stereo.scene_textures import texture_bank as canvases
-
     drawn = [*(_page(number) for number in range(_PAGES)), *canvases().colour]
     files = [] if folder is None else pictures_in(folder)
     return TextureBank(drawn, map(_photograph, files), len(files))
@@ -170,8 +170,6 @@ def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
 
 def _page(number: int) -> Tensor:
     """A page of letters that say nothing, dark on light or light on dark."""
-    from PIL import Image, ImageDraw, ImageFont
-
     draws = Draws("page", number)
     sheet = Image.new("L", (_SIDE, _SIDE), 255)
     pen, line = ImageDraw.Draw(sheet), 8
@@ -192,8 +190,6 @@ def _page(number: int) -> Tensor:
 
 def _photograph(path: Path) -> Tensor:
     """The middle square of a picture, mirrored to tile, of zero mean, in deviations of 0.22."""
-    from PIL import Image
-
     half = _SIDE // 2
     with Image.open(path) as image:
         image.draft("RGB", (_SIDE, _SIDE))  # of a large JPEG only what is needed is decoded

@@ -349,7 +349,7 @@ def test_pairs_and_generated_sets(tmp_path, monkeypatch):
     for kept, fresh in zip(sets, plain, strict=True):
         for _ in range(2):
             same(kept[0], fresh[0])
-    assert own.cache.folder.parent == tmp_path / "own"
+    assert own.cache.shelf.folder == tmp_path / "own"
     assert len(list((tmp_path / "home" / "samples").rglob("*.sample"))) == 2
     assert len(list((tmp_path / "own").rglob("*.safetensors"))) == 1
 

@@ -17,7 +17,7 @@ from mvs_fixtures import small_scene
 
 from vizoo.datasets.mvs import open_scene, write_scene
 from vizoo.datasets.mvs.dtu import open_dtu_training
-from vizoo.datasets.mvs.layouts import LAYOUTS, recognise
+from vizoo.datasets.mvs.layouts import LAYOUTS
 from vizoo.datasets.mvs.writers import WRITERS
 from vizoo.vision.io.images import write_image
 from vizoo.vision.io.pfm import read_pfm, write_pfm
@@ -158,7 +158,7 @@ def test_unknown_and_stated_layouts(scene, tmp_path):
     with pytest.raises(ValueError, match="layout 'nerf' is none of"):
         open_scene(tmp_path, "nerf")
     path = written(scene, tmp_path, "dtu")
-    assert recognise(path) == "dtu" and open_scene(path, "tanks").layout == "tanks"
+    assert open_scene(path).layout == "dtu" and open_scene(path, "tanks").layout == "tanks"
     with pytest.raises(FileNotFoundError, match="no model; expected .*cameras.bin"):
         open_scene(path, "colmap")
     for layout in LAYOUTS:

@@ -13,7 +13,7 @@ from vizoo.datasets.mvs.cameras import camera_centre, range_from_cameras, range_
 from vizoo.datasets.mvs.matching import Features, depths_in_common, range_from_features
 from vizoo.datasets.mvs.pairs import (
     _angle_score,
-    _score_by_poses,
+    pair_by_poses,
     pairs_from_scores,
     score_by_points,
 )
@@ -46,11 +46,13 @@ def test_points_are_counted_for_views_that_share_them():
 
 def test_poses_alone_prefer_overlap_and_some_baseline():
     extrinsics = poses_at([0.0, 0, 0], [0.01, 0, 0], [1.0, 0, 0], [40.0, 0, 0])
-    intrinsics = torch.tensor([[100.0, 0, 50], [0, 100, 50], [0, 0, 1]]).repeat(4, 1, 1)
-    scores = _score_by_poses(intrinsics, extrinsics, [(101, 101)] * 4, [(8.0, 12.0)] * 4)
-    pairs = pairs_from_scores(scores)
-    assert [source for source, _ in pairs[0]][0] == 2  # neither the same place nor the far one
-    assert pairs[3] == [] and scores[0, 1] < 0.01 * scores[0, 2]
+    intrinsics = torch.tensor([[100.0, 0, 50], [0, 100, 50], [0, 0, 1]])
+    image = torch.zeros(3, 101, 101)
+    views = [View(f"{n}", image, intrinsics, e, (8.0, 12.0)) for n, e in enumerate(extrinsics)]
+    pairs = pair_by_poses(Scene("s", views, [[] for _ in views], "folder")).pairs
+    assert pairs[0][0][0] == 2 and pairs[3] == []  # neither the same place nor the far one
+    scores = dict(pairs[0])
+    assert scores[1] < 0.01 * scores[2]
 
 
 def test_both_scores_agree_on_a_scene(scene):

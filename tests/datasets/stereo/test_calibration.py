@@ -105,7 +105,7 @@ def test_other_files(tmp_path):
         read_calibration(tmp_path / "a.png")
     with pytest.raises(ValueError, match="too long"):
         read(tmp_path, "x" * 70000)
-    with pytest.raises(ValueError, match="'inch' is not one of"):
+    with pytest.raises(ValueError, match="'inch' is none of"):
         read_calibration(tmp_path / "a.png", "inch")
 
 

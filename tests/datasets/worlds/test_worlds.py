@@ -220,7 +220,7 @@ def test_caches_know_what_lies_in_a_folder(tmp_path):
         (tmp_path / folder / "grain.bmp").rename(tmp_path / folder / "grain.png")
         (tmp_path / folder / f"._{value}.png").write_text("of a Mac")
         looks = str(tmp_path / folder)
-        kept.append(WorldStereo(1, 48, 96, textures=looks, cache=str(tmp_path)).cache.folder)
+        kept.append(WorldStereo(1, 48, 96, textures=looks, cache=str(tmp_path)).cache.name)
     assert len({path.stat().st_size for path in tmp_path.glob("*/looks/grain.png")}) == 1
     assert kept[0] == kept[2] != kept[1]
 
