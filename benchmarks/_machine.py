@@ -24,10 +24,19 @@ from vizoo.common.timing import milliseconds
 from vizoo.nas.efficiency.provenance import device_name
 
 
-def arguments(doc: str, threads: int = 2) -> argparse.ArgumentParser:
-    """A parser of a benchmark's options, described by the first line of its docstring."""
+def arguments(doc: str, threads: int = 2, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser of a benchmark's options, described by the first line of its docstring.
+
+    Each option is of its default's type; a tuple is a size, such as height and width.
+    """
     made = argparse.ArgumentParser(description=doc.splitlines()[0])
-    made.add_argument("--threads", type=int, default=threads)
+    for name, default in {"threads": threads, **defaults}.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(default, tuple):
+            sides = tuple("DHW"[-len(default) :])
+            made.add_argument(option, type=int, nargs=len(sides), default=default, metavar=sides)
+        else:
+            made.add_argument(option, type=type(default), default=default)
     return made
 
 

@@ -45,12 +45,10 @@ def score(result: CTResult, lesions: np.ndarray, distance: np.ndarray) -> tuple[
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, scans=50, shape=(32, 96, 96))
     parser.add_argument("model", nargs="?", help="checkpoint of `vizoo fit`, or weight file")
-    parser.add_argument("--scans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1000, help="of the scans, none of training's")
     parser.add_argument("--tolerance", type=float, default=10.0, help="mm")
-    parser.add_argument("--shape", type=int, nargs=3, default=(32, 96, 96))
     options, console = start(parser)
     if options.model is None:
         print("cam_hits: give a checkpoint of a CT classifier", file=sys.stderr)

@@ -33,9 +33,7 @@ def measured(path: Path, threads: int) -> tuple[list[float], float, float]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--slices", type=int, default=300)
-    parser.add_argument("--size", type=int, default=512)
+    parser = arguments(__doc__, slices=300, size=512)
     parser.add_argument("--folder", help="keeps the generated files, to measure them again")
     options, console = start(parser)
     rows = []

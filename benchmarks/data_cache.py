@@ -19,13 +19,11 @@ from vizoo.datasets.stereo import PairFolders, StereoDataModule
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, workers=0, epochs=3)
     parser.add_argument("kind", choices=["images", "stereo"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--side", type=int, default=32, help="of images, as they are prepared")
     parser.add_argument("--copies", type=int, default=1, help="of the folder, of pairs")
-    parser.add_argument("--workers", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=3)
     options, console = start(parser)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -135,8 +135,7 @@ PARTS = {"convolutions": convolutions, "gradients": gradients, "networks": netwo
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
-    parser.add_argument("--repeat", type=int, default=7)
+    parser = arguments(__doc__, threads=1, repeat=7)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     options, _ = start(parser)
     torch.manual_seed(0)

@@ -126,13 +126,8 @@ def compare(forms: Forms, device: str, draws: int, repeat: int) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, size=(16, 48, 48), batch=2, draws=5, repeat=5, device="cpu")
     parser.add_argument("--model", default="covidnet3d_s", help="a supernet of volumes")
-    parser.add_argument("--size", type=int, nargs=3, default=(16, 48, 48), metavar=("D", "H", "W"))
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--device", default="cpu")
     options, console = start(parser)
     torch.manual_seed(0)
     forms = Forms(options.model, options.device, tuple(options.size), options.batch)

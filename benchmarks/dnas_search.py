@@ -158,18 +158,21 @@ def report(rows: list[tuple[int, dict[str, Any], list[dict[str, Any]]]]) -> list
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(
+        __doc__,
+        threads=1,
+        size=16,
+        slices=8,
+        batch=8,
+        search_epochs=40,
+        search_lr=1e-3,
+        lr=2e-3,
+        logits_lr=3e-2,
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--random", type=int, default=10, help="architectures a seed")
     parser.add_argument("--scans", type=int, default=240, help="for training, and for the test")
-    parser.add_argument("--size", type=int, default=16)
-    parser.add_argument("--slices", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--search-epochs", type=int, default=40)
-    parser.add_argument("--search-lr", type=float, default=1e-3)
     parser.add_argument("--epochs", type=int, default=14, help="of the training from the start")
-    parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--logits-lr", type=float, default=3e-2)
     parser.add_argument("--cache", default=str(Path.home() / ".cache/vizoo/chests"))
     parser.add_argument("--out", type=Path, default=Path("dnas_search.json"))
     options, console = start(parser, width=110)

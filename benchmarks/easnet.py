@@ -123,9 +123,7 @@ def steps(size: tuple[int, int], repeat: int) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--repeat", type=int, default=9)
-    parser.add_argument("--size", type=int, nargs=2, default=(288, 576), metavar=("H", "W"))
+    parser = arguments(__doc__, repeat=9, size=(288, 576))
     options, console = start(parser)
     torch.manual_seed(0)
     console.print(inference(tuple(options.size), options.repeat))

@@ -57,11 +57,7 @@ def sphere_on_a_plane(intrinsics, extrinsics, height: int, width: int) -> torch.
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--views", type=int, default=49)
-    parser.add_argument("--sources", type=int, default=10)
-    parser.add_argument("--size", type=int, nargs=2, default=(1152, 1600))
-    parser.add_argument("--device", default="cpu")
+    parser = arguments(__doc__, views=49, sources=10, size=(1152, 1600), device="cpu")
     options, _ = start(parser)
     height, width = options.size
     intrinsics, extrinsics = cameras(options.views, height, width)

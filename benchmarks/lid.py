@@ -104,15 +104,10 @@ def measured(
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
-    parser.add_argument("--channels", type=int, default=4)
-    parser.add_argument("--cells", type=int, default=2)
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--k", type=int, default=20)
+    parser = arguments(
+        __doc__, threads=1, channels=4, cells=2, size=64, batch=32, k=20, repeat=1, device="cpu"
+    )
     parser.add_argument("--candidates", type=int, default=5, help="of the edge's five")
-    parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--count", action="store_true", help="do not run, only count bytes")
     options, console = start(parser, width=110)
     torch.manual_seed(0)

@@ -261,19 +261,16 @@ class Stereo:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(
+        __doc__, threads=1, pretrain_epochs=10, epochs=6, seeds=3, pairs=64, stereo_steps=120
+    )
     parser.add_argument("--cifar", type=Path, help="folder of train.tar and test.tar; else no (a)")
     parser.add_argument("--out", type=Path, help="JSON of all runs")
     every = ["fadnet_plus_tiny", "fadnet_plus_slight", "ResNet", "ViT"]
     parser.add_argument("--networks", nargs="+", default=every, choices=every)
     parser.add_argument("--pretrain", type=int, default=2000, help="images of each first class")
-    parser.add_argument("--pretrain-epochs", type=int, default=10)
     parser.add_argument("--images", type=int, default=300, help="images of each second class")
-    parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--stereo-pretrain", type=int, default=300, help="steps without weights")
-    parser.add_argument("--stereo-steps", type=int, default=120)
     options, console = start(parser)
     out: Path | None = options.out
     runs = json.loads(out.read_text())["runs"] if out is not None and out.exists() else {}

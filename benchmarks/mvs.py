@@ -193,10 +193,9 @@ def lookups(size: tuple[int, int], repeat: int) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, repeat=5)
     parser.add_argument("--sizes", nargs="*", default=["256x320", "512x640"], metavar="HxW")
     parser.add_argument("--views", nargs="*", type=int, default=[3, 5])
-    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--no-memory", action="store_true", help="leave out the peak memory")
     options, console = start(parser)
     console.print(f"{gemm_rate() / 1e9:.0f} GMAC/s in float32")

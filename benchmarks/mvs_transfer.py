@@ -92,10 +92,9 @@ def scores(result: MVSResult, truth: np.ndarray) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, sources=6)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
-    parser.add_argument("--sources", type=int, default=6)
     parser.add_argument("--worlds", type=int, default=0, metavar="N", help="generated scenes too")
     options, console = start(parser)
     scenes = sets(options.data, options.sources)

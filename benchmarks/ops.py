@@ -134,8 +134,7 @@ def measure_peak(case: tuple, which: int) -> float:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
-    parser.add_argument("--repeat", type=int, default=9)
+    parser = arguments(__doc__, threads=1, repeat=9)
     parser.add_argument("--only", nargs="*", choices=PAIRS, help="names of operators")
     options, _ = start(parser)
     print(f"median of {options.repeat}")

@@ -174,13 +174,9 @@ def networks(options: argparse.Namespace, device: torch.device) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--level", type=int, default=6)
-    parser.add_argument("--channels", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=9)
+    parser = arguments(__doc__, level=6, channels=64, repeat=9, device="cpu")
     parser.add_argument("--networks", nargs="*", default=["7,0", "6,1", "5,2"], metavar="L,K")
     parser.add_argument("--sizes", nargs="+", default=["512x1024", "1024x2048"], metavar="HxW")
-    parser.add_argument("--device", default="cpu")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="times only")
     options, console = start(parser)
     device = torch.device(options.device)

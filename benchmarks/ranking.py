@@ -162,11 +162,10 @@ def about(seeds: int) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, seeds=3)
     parser.add_argument("--cifar", metavar="DIR", type=Path)
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--zero-cost", metavar="FILE", help="published scores, for reference")
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, default=Path("ranking"), help="the folder of the runs")
     parser.add_argument("--out", metavar="FILE", help="gets the table as a record")
     options, _ = start(parser)

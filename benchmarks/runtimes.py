@@ -155,10 +155,8 @@ def rows(
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, size=(384, 1280), repeat=8)
     parser.add_argument("--models", nargs="+", default=MODELS)
-    parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
-    parser.add_argument("--repeat", type=int, default=8)
     parser.add_argument("--max-loss", type=float, default=0.2, help="of int8, pixels")
     parser.add_argument("--json", type=Path, help="write the table with where it comes from")
     options, console = start(parser, width=140)

@@ -18,10 +18,7 @@ def measure(work, scenes: int, device: str) -> str:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--scenes", type=int, default=40)
-    parser.add_argument("--size", type=int, nargs=2, default=(320, 640))
-    parser.add_argument("--device", default="cpu")
+    parser = arguments(__doc__, scenes=40, size=(320, 640), device="cpu")
     options, _ = start(parser)
     size, device = options.size, options.device
 

@@ -82,9 +82,7 @@ def measure(model: str, size: tuple[int, int], steps: int, way: str) -> list[flo
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
-    parser.add_argument("--model", default="fadnet_plus_tiny")
-    parser.add_argument("--size", type=int, nargs=2, default=(64, 128), metavar=("H", "W"))
+    parser = arguments(__doc__, threads=1, model="fadnet_plus_tiny", size=(64, 128))
     parser.add_argument("--steps", type=int, default=40, help="to measure (default 40)")
     options, console = start(parser)
     found = {way: measure(options.model, options.size, options.steps, way) for way in WAYS}

@@ -26,10 +26,7 @@ WAYS = {"in memory": 1, "in memory, parity": 4, "torch.save to the disk": None}
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
-    parser.add_argument("--processes", type=int, default=4)
-    parser.add_argument("--megabytes", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser = arguments(__doc__, threads=1, processes=4, megabytes=64, repeat=5)
     parser.add_argument("--disk", help="folder of the checkpoint (default: a temporary one)")
     options, console = start(parser)
     # Left behind, it would keep its memory until the machine is started anew.

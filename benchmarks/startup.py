@@ -60,8 +60,7 @@ def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser = arguments(__doc__, repeat=5)
     options, console = start(parser)
     infer = ["-m", "vizoo", "infer", "stereo", "left.png", "right.png", "--out", "out"]
     commands = {

@@ -69,13 +69,10 @@ def accuracy(path: str, scenes: int) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, repeat=7, size=(384, 1280), scenes=16)
     default = [name for name in VARIANTS if name != "x"]
     parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=default)
-    parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--size", type=int, nargs=2, default=(384, 1280), metavar=("H", "W"))
     parser.add_argument("--weights", help="trained network to compare the types' errors on")
-    parser.add_argument("--scenes", type=int, default=16)
     parser.add_argument("--compile", action="store_true", help="also torch.compile (minutes)")
     options, console = start(parser)
     if options.compile and not (shutil.which("g++") or shutil.which("clang++")):

@@ -22,10 +22,9 @@ _BAND, _MOST_WRONG = 8, 1 / 3
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, scenes=90)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--guided", action="store_true", help="networks guided, not alone")
-    parser.add_argument("--scenes", type=int, default=90)
     parser.add_argument("--seed", type=int, default=19, help="none that trained the networks")
     parser.add_argument("--limit", type=int, default=96, help="px, of the scenes (default 96)")
     options, console = start(parser)

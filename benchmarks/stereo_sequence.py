@@ -92,9 +92,8 @@ def timed(frames: Iterable, spent: np.ndarray) -> Iterator:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, size=(192, 320))
     parser.add_argument("--frames", type=int, default=100, help="of each sequence")
-    parser.add_argument("--size", type=int, nargs=2, default=(192, 320), metavar=("H", "W"))
     parser.add_argument("--model", default=DEFAULT_MODEL)
     options, console = start(parser, width=110)
     height, width = options.size

@@ -64,13 +64,11 @@ def run(name: str, form: str, batch: int, height: int, width: int, steps: int) -
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, batch=4, size=(320, 640))
     default = ["micro", "tiny", "slight", "mobile"]
     parser.add_argument("--variants", nargs="*", default=default)
     parser.add_argument("--rounds", type=int, default=2, help="processes per form")
     parser.add_argument("--steps", type=int, default=3, help="steps per process")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--size", type=int, nargs=2, default=(320, 640), metavar=("H", "W"))
     options, console = start(parser)
     size = "x".join(map(str, options.size))
     columns = ["variant", "form", "s / step", "times as fast", "peak MB", "first loss"]

@@ -143,12 +143,10 @@ def _alone(
 
 
 def main() -> None:
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, dtype="float32", repeat=9)
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
-    parser.add_argument("--dtype", default="float32")
     parser.add_argument("--scale", default=1.0, type=lambda s: s if s == "auto" else float(s))
-    parser.add_argument("--repeat", type=int, default=9)
     parser.add_argument("--each", action="store_true", help="pair by pair")
     options, console = start(parser, width=200)
     known = pairs(options.data)

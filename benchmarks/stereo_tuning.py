@@ -51,13 +51,10 @@ def cells(network: torch.nn.Module, *parts: dict[str, list[Pair]]) -> list[str]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, minutes=10.0, lr=1e-4, seed=0)
     parser.add_argument("models", nargs="*", metavar="MODEL", default=["easnet_small"])
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
-    parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, metavar="FILE", help="report.json of the last one")
     options, console = start(parser, width=200)
     tuned_on, others = halves(options.data)

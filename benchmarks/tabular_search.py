@@ -107,10 +107,9 @@ def compare(
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, seeds=50)
     parser.add_argument("--nasbench201", metavar="FILE")
     parser.add_argument("--mbnet", metavar="FILE")
-    parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--gp-seeds", type=int, nargs=2, default=[5, 3], help="it is slow")
     parser.add_argument("--json", metavar="FILE", help="gets the table as a record")
     options, console = start(parser, width=170)

@@ -43,9 +43,8 @@ def floor(folders: dict[str, str]) -> float:
 
 
 def main() -> None:
-    parser = arguments(__doc__, threads=1)
+    parser = arguments(__doc__, threads=1, count=8)
     parser.add_argument("--stock", type=Path)
-    parser.add_argument("--count", type=int, default=8)
     options, console = start(parser, width=100)
     folders = {}
     if options.stock is not None:
