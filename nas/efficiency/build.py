@@ -16,7 +16,7 @@ from ...common.counts import Counts
 from ...common.energy import joules
 from ...common.timing import measure_against
 from ..space import Architecture, SearchSpace
-from .operators import add_operators, operators_of, sum_of_operators
+from .operators import add_operators, operators_of
 from .table import LatencyTable, Sample
 
 __all__ = ["build", "plan"]
@@ -121,8 +121,11 @@ def build(
         net = network(architecture)
         parameters = sum(parameter.numel() for parameter in net.parameters())
         operators, memory = operators_of(net, inputs)
+        summed = 0.0
         if dtype is not None:
             add_operators(table.entries, operators, device, dtype)
+            for operator in operators:
+                summed += table.entries[operator.key] or 0.0
         ready = prepare(net)
         timing, reference, ratio = measure_against(
             partial(ready, *inputs),
@@ -134,8 +137,7 @@ def build(
         energy = joules(partial(ready, *inputs), device)
         table.energy = energy.source
         counts = Counts(parameters, sum(operator.macs for operator in operators), memory)
-        total = 0.0 if dtype is None else sum_of_operators(table.entries, operators)
-        facts = (counts, total, left_out, energy.joules)
+        facts = (counts, summed, left_out, energy.joules)
         table.samples.append(Sample(architecture, timing, ratio, reference.median, *facts))
         if path is not None and done % _SAVE_EVERY == 0:
             table.save(path)

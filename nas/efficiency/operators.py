@@ -1,14 +1,13 @@
 """Latency as the sum of a network's operators, each measured alone.
 
 The sum knows no fusion and no cache that is still warm, so it is off by a factor and an offset
-that measured networks tell (`Line`). In return a new network needs no measurement as long as its
+that measured networks tell (`line`). In return a new network needs no measurement as long as its
 operators are known, and the entries say what a layer costs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,27 +19,19 @@ from torch.utils._pytree import tree_map
 from ...common.counts import Operator, follow, on_meta
 from ...common.timing import measure
 
-__all__ = ["Line", "add_operators", "operators_of", "sum_of_operators"]
+__all__ = ["add_operators", "line", "operators_of"]
 
 
-@dataclass(frozen=True)
-class Line:
-    """A straight line from one figure to another."""
+def line(sums: ArrayLike, measured: ArrayLike) -> Callable[[float], float]:
+    """The line with the least squared relative error; without offset for a single point.
 
-    scale: float  #: milliseconds for each millisecond of the sum
-    offset: float  #: milliseconds
-
-    @classmethod
-    def fit(cls, sums: ArrayLike, measured: ArrayLike) -> Line:
-        """The line with the least squared relative error; without offset for a single point."""
-        x, y = np.asarray(sums, float), np.asarray(measured, float)
-        columns = np.stack([x, np.ones_like(x)] if np.ptp(x) else [x], axis=1)
-        answer = np.linalg.lstsq(columns / y[:, None], np.ones_like(y), rcond=None)[0]
-        return cls(float(answer[0]), float(answer[1]) if len(answer) > 1 else 0.0)
-
-    def __call__(self, value: float) -> float:
-        """The line's value, not below zero."""
-        return max(0.0, self.scale * value + self.offset)
+    Its values are never below zero.
+    """
+    x, y = np.asarray(sums, float), np.asarray(measured, float)
+    columns = np.stack([x, np.ones_like(x)] if np.ptp(x) else [x], axis=1)
+    answer = np.linalg.lstsq(columns / y[:, None], np.ones_like(y), rcond=None)[0].tolist()
+    scale, offset = answer if len(answer) > 1 else (*answer, 0.0)
+    return lambda value: max(0.0, scale * value + offset)
 
 
 def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operator], int]:
@@ -76,22 +67,6 @@ def add_operators(
             median = round(timing.median, 5)
             break
         entries[key] = median  # last, so that what is interrupted has none and is measured again
-
-
-def sum_of_operators(
-    entries: MutableMapping[str, float | None], operators: Sequence[Operator]
-) -> float:
-    """Milliseconds of all operators together.
-
-    Raises:
-        ValueError: one has no entry.
-    """
-    total = 0.0
-    for operator in operators:
-        if operator.key not in entries:
-            raise ValueError(f"the latency table has no entry for the operator {operator.key!r}")
-        total += entries[operator.key] or 0.0
-    return total
 
 
 def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) -> Callable[[], Any]:

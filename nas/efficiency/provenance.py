@@ -43,8 +43,8 @@ class Conditions:
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
-        how: dict[str, Any] = {"runtime": runtime, "float_parts": tuple(sorted(float_parts))}
-        return cls(device.type, device_name(device), name, threads, height, width, **how)
+        where = device.type, device_name(device), name, threads, height, width
+        return cls(*where, runtime=runtime, float_parts=tuple(sorted(float_parts)))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Conditions:
@@ -116,8 +116,6 @@ def device_name(device: torch.device | str) -> str:
 
 def software() -> dict[str, str]:
     """Versions, system and time (UTC), for the record: a change of these is no error."""
-    import torch.backends.cudnn
-
     facts = {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "torch": torch.__version__,

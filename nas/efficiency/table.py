@@ -17,7 +17,7 @@ from ...common.files import JsonFile, check_version
 from ...common.timing import Timing
 from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
-from .operators import Line
+from .operators import line
 from .provenance import Conditions
 from .regressor import CostRegressor
 
@@ -165,8 +165,8 @@ class LatencyTable(JsonFile):
         whole = self.regressor().predict([sample.architecture for sample in left]).tolist()
         agreements = {"regressor": agreement(whole, measured)}
         if self.entries:
-            line = Line.fit([s.operators for s in seen], [self.of(s) for s in seen])
-            agreements["operators"] = agreement([line(s.operators) for s in left], measured)
+            predicted = line([s.operators for s in seen], [self.of(s) for s in seen])
+            agreements["operators"] = agreement([predicted(s.operators) for s in left], measured)
         return agreements
 
     def check(

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
 from ...common.files import read_json
-from ...common.ranks import rank_and_size
-from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import extract
 
@@ -31,7 +28,6 @@ __all__ = [
     "first_batches",
     "named_subnet",
     "open_subnet",
-    "recalibrate_all",
     "standing_in",
     "training_loss",
     "watch",
@@ -150,32 +146,6 @@ def training_loss(task: LightningModule, net: nn.Module, batch: Any) -> Tensor:
             del vars(task)[name]
         vars(task).update(own)
     return output["loss"] if isinstance(output, Mapping) else output
-
-
-def recalibrate_all(
-    trainer: Trainer,
-    nets: Sequence[nn.Module],
-    count: int,
-    run: Callable[[nn.Module, Any], object],
-) -> None:
-    """Recalibrate networks in one pass over the first training batches.
-
-    Several processes share the batches, and all end with the statistics of all of them. A training
-    step's forward pass is `run(net, batch)`; networks keep their modes.
-
-    Raises:
-        ValueError: there is no training data.
-    """
-
-    def forward(_: nn.Module, batch: Any) -> None:
-        with trainer.precision_plugin.forward_context():
-            for net in nets:
-                run(net, batch)
-
-    rank, processes = rank_and_size()
-    group = dist.group.WORLD if processes > 1 else None
-    with first_batches(trainer, count, rank, processes) as batches:
-        recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, Literal, cast
 
 import torch
+import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
@@ -32,10 +33,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
-from ...common.ranks import check_same_subnets
+from ...common.ranks import check_same_subnets, rank_and_size
+from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .evaluation import Task, Watched, named_subnet, recalibrate_all, standing_in, watch
+from .evaluation import Task, Watched, first_batches, named_subnet, standing_in, watch
 from .sampling import LargestSampler, Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
@@ -240,7 +242,7 @@ class SupernetTask(LightningModule):
         activate(self.task.net, self.full_space.largest())
 
     def on_validation_epoch_start(self) -> None:
-        """Extract and recalibrate the watched subnets."""
+        """Extract and recalibrate the watched subnets; to predict, the first of them alone."""
         self._extract()
         self._for_each("on_{}_epoch_start")
 
@@ -253,13 +255,9 @@ class SupernetTask(LightningModule):
         self._for_each("on_{}_epoch_end")
         self._subnets = []
 
-    on_test_epoch_start, test_step = on_validation_epoch_start, validation_step
+    test_step = validation_step
+    on_test_epoch_start = on_predict_epoch_start = on_validation_epoch_start
     on_test_epoch_end = on_predict_epoch_end = on_validation_epoch_end
-
-    def on_predict_epoch_start(self) -> None:
-        """Extract and recalibrate the first of the watched subnets."""
-        self._extract(first=True)
-        self._for_each("on_{}_epoch_start")
 
     def predict_step(self, batch: Any, batch_idx: int, *index: int) -> Any:
         """What the first of the watched subnets predicts."""
@@ -330,9 +328,8 @@ class SupernetTask(LightningModule):
             if schedule.interval == interval and count % schedule.frequency == 0:
                 self.task.lr_scheduler_step(schedule.scheduler, None)
 
-    def _extract(self, first: bool = False) -> None:
-        """Make the watched subnets ready to be measured."""
-        self._subnets = watch(self.task, self.watched_subnets(first))
+    def _extract(self) -> None:
+        self._subnets = watch(self.task, self.watched_subnets(first=self.trainer.predicting))
         count = self.recalibration_batches
         count = min(count, 1) if self.trainer.sanity_checking else count
         if count:
@@ -340,7 +337,23 @@ class SupernetTask(LightningModule):
             if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
                 activate(self.task.net, self.full_space.largest())
                 nets.append(self.task.net)
-            recalibrate_all(self.trainer, nets, count, self._run)
+            self._recalibrate(nets, count)
+
+    def _recalibrate(self, nets: list[nn.Module], count: int) -> None:
+        """Recalibrate networks in one pass over the first training batches.
+
+        Several processes share the batches, and all end with the statistics of all of them.
+        """
+
+        def forward(_: nn.Module, batch: Any) -> None:
+            with self.trainer.precision_plugin.forward_context():
+                for net in nets:
+                    self._run(net, batch)
+
+        rank, processes = rank_and_size()
+        group = dist.group.WORLD if processes > 1 else None
+        with first_batches(self.trainer, count, rank, processes) as batches:
+            recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)
 
     def _run(self, net: nn.Module, batch: Any) -> None:
         with standing_in(self.task, net), self._collecting():
