@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
 from collections.abc import Callable, Sequence
@@ -170,11 +171,14 @@ class Compressor(CommHook):
             self.residuals[name] = residual.new_zeros(self.shapes[name])
         self.residuals[name][self.grids.get(name, ...)] = residual
 
-    def finish(self, items: list[Item], mean: Tensor, left: Tensor) -> None:
-        """Replace gradients by their mean, and keep what is left, both flat."""
-        parts = left.split([gradient.numel() for _, gradient in items])
-        for (name, gradient), residual in zip(items, parts, strict=True):
-            self.keep(name, residual.view_as(gradient))
+    def finish(self, items: list[Item], mean: Tensor, left: Tensor, finite: bool) -> None:
+        """Replace gradients by their mean, and keep what is left, both flat; else by NaN."""
+        if finite:
+            parts = left.split([gradient.numel() for _, gradient in items])
+            for (name, gradient), residual in zip(items, parts, strict=True):
+                self.keep(name, residual.view_as(gradient))
+        else:
+            mean.fill_(math.nan)
         write(items, mean)
 
     def all_reduced(self, flat: Tensor) -> Tensor:

@@ -6,12 +6,10 @@ processes' bits are gathered, so that beyond about 64 of them more travels than 
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from .base import Compressor, Item, write
+from .base import Compressor, Item
 
 __all__ = ["EFSign"]
 
@@ -37,12 +35,9 @@ class EFSign(Compressor):
             bits, own = row[: -4 * len(items)], row[-4 * len(items) :].clone().view(torch.float32)
             finite = finite and bool(torch.isfinite(own).all())
             mean += _unpack_signs(bits, len(flat)) * _spread(own, sizes)
-        if not finite:
-            write(items, mean.fill_(math.nan))
-            return
         signs = torch.where(flat < 0, -1.0, 1.0)
         left = flat - signs * _spread(scales, sizes)
-        self.finish(items, mean.div_(self.world_size), left)
+        self.finish(items, mean.div_(self.world_size), left, finite)
 
 
 def _pack_signs(values: Tensor) -> Tensor:

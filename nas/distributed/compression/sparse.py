@@ -19,7 +19,7 @@ from torch.futures import Future
 
 from ..schedule.link import SIZES, Link, fit_link, measure_all_reduce
 from ..schedule.timing import ReadyTimes
-from .base import Compressor, Item, write
+from .base import Compressor, Item
 
 __all__ = ["GTopK", "TopK", "lags_densities"]
 
@@ -190,12 +190,9 @@ class TopK(_Sparse):
         for message in everyone:
             where, what = _unpack(message)
             mean.index_add_(0, where, what)
-        mean.div_(self.world_size)
-        if not torch.isfinite(everyone[:, len(index) :]).all():
-            write(items, mean.fill_(math.nan))
-            return
         u[index] = 0.0
-        self.finish(items, mean, u)
+        finite = bool(torch.isfinite(everyone[:, len(index) :]).all())
+        self.finish(items, mean.div_(self.world_size), u, finite)
 
     def _select(self, u: Tensor, count: int) -> Tensor:
         if self.selector == "exact":
@@ -260,13 +257,10 @@ class GTopK(_Sparse):
             index, values = _unpack(self._receive(count, partner))
         mean = torch.zeros_like(u)
         mean[index] = values / self.world_size
-        if not torch.isfinite(values).all():
-            write(items, mean.fill_(math.nan))
-            return
         if self.feedback == "paper":
             lost = own[~torch.isin(own, index)]
             left[lost] = u[lost]
-        self.finish(items, mean, left)
+        self.finish(items, mean, left, bool(torch.isfinite(values).all()))
 
     def _merge(
         self, index: Tensor, values: Tensor, other: Tensor, left: Tensor, holders: int

@@ -162,21 +162,19 @@ class KFACPreconditioner(Preconditioner):
         ]
         if self.distribute != "owner-local" or self.world_size == 1:
             return solved
-        owners = [self._owners[layer.index] for layer in layers]
-        sizes = [0] * self.world_size
-        for owner, matrix in zip(owners, solved, strict=True):
-            sizes[owner] += matrix.numel()
-        message = torch.zeros(max(sizes), dtype=self.dtype, device=self.device)
-        mine = [m.flatten() for o, m in zip(owners, solved, strict=True) if o == self.rank]
-        if mine:
-            message[: sizes[self.rank]] = torch.cat(mine)
+        theirs: list[list[int]] = [[] for _ in range(self.world_size)]
+        for index, layer in enumerate(layers):
+            theirs[self._owners[layer.index]].append(index)
+        sizes = [[solved[index].numel() for index in places] for places in theirs]
+        message = torch.zeros(max(map(sum, sizes)), dtype=self.dtype, device=self.device)
+        parts = message[: sum(sizes[self.rank])].split(sizes[self.rank])
+        for index, part in zip(theirs[self.rank], parts, strict=True):
+            part.copy_(solved[index].flatten())
         received = [torch.empty_like(message) for _ in sizes]
         dist.all_gather(received, message)
-        starts = [0] * self.world_size
-        for index, (owner, matrix) in enumerate(zip(owners, solved, strict=True)):
-            part = received[owner][starts[owner] : starts[owner] + matrix.numel()]
-            solved[index] = part.view_as(matrix)
-            starts[owner] += matrix.numel()
+        for places, counts, row in zip(theirs, sizes, received, strict=True):
+            for index, part in zip(places, row[: sum(counts)].split(counts), strict=True):
+                solved[index] = part.view_as(solved[index])
         return solved
 
     def state_dict(self) -> dict[str, Any]:

@@ -73,10 +73,5 @@ def _union(choices: Sequence[tuple[Part, ...]], size: int) -> tuple[Part, ...]:
     used = torch.zeros(size, dtype=torch.bool)
     for start, length in itertools.chain.from_iterable(choices):
         used[start : start + length] = True
-    runs, start = [], 0
-    for value, run in itertools.groupby(used.tolist()):
-        length = len(list(run))
-        if value:
-            runs.append((start, length))
-        start += length
-    return tuple(runs)
+    ends = nn.functional.pad(used.int(), (1, 1)).diff().nonzero().flatten().tolist()
+    return tuple((start, stop - start) for start, stop in zip(ends[::2], ends[1::2], strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ class ReadyTimes:
         self._begin: float | None = None
         self._first: str | None = None
         self._handles = [
-            parameter.register_post_accumulate_grad_hook(self._note(name))
+            parameter.register_post_accumulate_grad_hook(partial(self._note, name))
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         ]
@@ -58,16 +59,13 @@ class ReadyTimes:
         for handle in self._handles:
             handle.remove()
 
-    def _note(self, name: str) -> Callable[[Tensor], None]:
-        def note(parameter: Tensor) -> None:
-            if self.skip:
-                return
-            moment = now(parameter.device)
-            if self._begin is None or name == self._first:
-                self._begin, self._first = moment, name
-            self.times.setdefault(name, []).append(moment - self._begin)
-
-        return note
+    def _note(self, name: str, parameter: Tensor) -> None:
+        if self.skip:
+            return
+        moment = now(parameter.device)
+        if self._begin is None or name == self._first:
+            self._begin, self._first = moment, name
+        self.times.setdefault(name, []).append(moment - self._begin)
 
 
 def measure_step(
