@@ -179,15 +179,10 @@ def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
     )
     model = cast("torch.onnx.ONNXProgram", program).model_proto
     for node in model.graph.node:
-        if node.op_type in _CONVOLUTIONS:
-            node.name = _place(node) or node.name
+        scopes = [e.value for e in node.metadata_props if e.key == "pkg.torch.onnx.name_scopes"]
+        if scopes and node.op_type in _CONVOLUTIONS:  # such as refinement.first/conv2d_7
+            node.name = "/".join(ast.literal_eval(scopes[0])[-2:]) or node.name
     return model
-
-
-def _place(node: onnx.NodeProto) -> str:
-    """Where in the network an operator lies, as ``refinement.first/conv2d_7``."""
-    scopes = [e.value for e in node.metadata_props if e.key == "pkg.torch.onnx.name_scopes"]
-    return "/".join(ast.literal_eval(scopes[0])[-2:]) if scopes else ""
 
 
 def _write_onnx(job: Job, file: Path) -> None:

@@ -356,8 +356,6 @@ def _keep_gradients_right(net: nn.Module) -> list[RemovableHandle]:
     hooks = []
     for module in net.modules():
         if isinstance(module, nn.Conv2d) and max(module.dilation) > 1:
-            if _contiguous in module._forward_pre_hooks.values():
-                continue
             # A channels-last weight would make images so again.
             for weight in module.parameters(recurse=False):
                 weight.data = weight.data.clone(memory_format=torch.contiguous_format)

@@ -1,9 +1,4 @@
-"""Make a trained network fast where it only predicts.
-
-`optimize` returns a frozen copy: batch norms folded into the convolutions before them, modules
-that have a faster form for inference replaced by it (they define `fused(dtype)`), weights in
-channels-last memory.
-"""
+"""Make a trained network fast where it only predicts."""
 
 from __future__ import annotations
 
@@ -16,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 
 from ..common.layers import evaluating
 from ..nas.supernet import active, extract, search_space
@@ -43,7 +38,7 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
 
     Any `nn.Module` will do; of a supernet it is the active subnet. A module that defines
     `fused(dtype) -> nn.Module` is replaced by what that returns; elsewhere a batch norm that
-    follows a convolution is folded into it.
+    follows a convolution is folded into it. Weights lie in channels-last memory.
 
     Args:
         net: stays as it is.
@@ -113,11 +108,7 @@ class _Frozen(nn.Module):
 
 
 def _cast(values: Any, dtype: torch.dtype) -> Any:
-    def cast(value: Any) -> Any:
-        real = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(dtype) if real else value
-
-    return tree_map(cast, values)
+    return tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, values)
 
 
 def folded(net: nn.Module) -> nn.Module:

@@ -20,7 +20,6 @@ from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
 from vizoo.vision.export import export, open_named, stored_bytes
 from vizoo.vision.hub.registry import list_models
-from vizoo.vision.inputs import example_inputs, input_names
 from vizoo.vision.ops import correlation, warp_by_disparity
 
 
@@ -154,11 +153,6 @@ def test_inputs_other_than_images(tmp_path):
     assert volume["shape"] == [1, 1, "volume_2", "height", "width"] and "range" not in volume
     assert spacing == {"name": "spacing", "shape": [1, 3], "dtype": "float32"}
     assert exported.metadata["outputs"] == ["scores", "scaled"]
-
-
-def test_example_inputs_follow_the_signature():
-    assert input_names(Sum()) == ["first", "second"]
-    assert [x.shape for x in example_inputs(Sum(), 4, 6, batch=2)] == [(2, 3, 4, 6)] * 2
 
 
 def test_a_graph_in_words_does_not_count(tmp_path):

@@ -216,8 +216,3 @@ def test_upsampling_equals_the_transposed_convolution(channels):
     torch.testing.assert_close(layer(x), wanted, rtol=1e-4, atol=1e-4)
     blocked = fused.depth_to_space(layer.blocked(x), (2, 2))
     torch.testing.assert_close(blocked, wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_space_to_depth_is_undone():
-    x = torch.rand(2, 3, 4, 6)
-    assert torch.equal(fused.depth_to_space(fused._space_to_depth(x), (2, 2)), x)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vizoo.common.counts import count, count_parameters
-from vizoo.vision.inputs import example_inputs
+from vizoo.vision.inputs import example_inputs, input_names
 
 
 class Net(nn.Module):
@@ -26,9 +26,12 @@ class Three(Net):
         return self.conv(left) + self.conv(middle) + self.conv(right)
 
 
-@pytest.mark.parametrize(("net", "views"), [(One(), 1), (Three(), 3)])
-def test_as_many_images_as_the_network_takes(net, views):
-    inputs = example_inputs(net, 8, 16, batch=2)
+@pytest.mark.parametrize(
+    ("net", "names"), [(One(), ["image"]), (Three(), ["left", "middle", "right"])]
+)
+def test_as_many_images_as_the_network_takes(net, names):
+    inputs, views = example_inputs(net, 8, 16, batch=2), len(names)
+    assert input_names(net) == names
     assert [tuple(image.shape) for image in inputs] == [(2, 3, 8, 16)] * views
     assert count(net, *inputs).macs == views * 2 * 8 * 16 * 3 * 4 * 9
     assert count_parameters(net) == 108 and torch.isfinite(inputs[0]).all()

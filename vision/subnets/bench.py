@@ -116,19 +116,6 @@ class Bench:
         conditions = Conditions.here(place, kind, *size, runtime=runtime, float_parts=float_parts)
         return cls(net, space_of(net) if space is None else space, place, conditions)
 
-    @classmethod
-    def like(cls, conditions: Conditions, net: nn.Module, space: SearchSpace | None) -> Bench:
-        """A bench of this process for the size, the type and the runtime of other measurements."""
-        return cls.here(
-            net,
-            space,
-            size=(conditions.height, conditions.width),
-            device=conditions.device,
-            dtype=conditions.dtype,
-            runtime=conditions.runtime,
-            float_parts=conditions.float_parts,
-        )
-
     @property
     def dtype(self) -> torch.dtype:
         """Of the computation."""
@@ -219,6 +206,13 @@ class Bench:
             raise
 
 
+def settings_of(conditions: Conditions) -> dict[str, Any]:
+    """The arguments of `Bench.here` for a bench of the same conditions."""
+    names = "device", "dtype", "runtime", "float_parts"
+    own = {name: getattr(conditions, name) for name in names}
+    return {**own, "size": (conditions.height, conditions.width)}
+
+
 def bench_for(
     net: nn.Module | Bench,
     table: LatencyTable | None = None,
@@ -236,21 +230,15 @@ def bench_for(
     Raises:
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.
     """
+    asked = {"size": size, "device": device, "dtype": dtype, "runtime": runtime}
+    asked = {name: value for name, value in asked.items() if value is not None}
     if isinstance(net, Bench):
-        if (size, device, dtype, runtime) != (None, None, None, None):
+        if asked:
             raise ValueError("a bench has its size, device, dtype and runtime: leave these out")
         bench = net
     else:
-        given = None if table is None else table.conditions
-        bench = Bench.here(
-            net,
-            space,
-            size=size or (_SIZE if given is None else (given.height, given.width)),
-            device=device or ("cpu" if given is None else given.device),
-            dtype=dtype or ("float32" if given is None else given.dtype),
-            runtime=runtime or ("torch" if given is None else given.runtime),
-            float_parts=() if given is None else given.float_parts,
-        )
+        known = {} if table is None else settings_of(table.conditions)
+        bench = Bench.here(net, space, **{**known, **asked})
     if table is not None:
         bench.check(table)
     return bench

@@ -28,7 +28,7 @@ from ...nas.search.evolution import evolve
 from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import activate
 from ..hub.create import beside_weights
-from .bench import Bench, bench_for, load_supernet
+from .bench import Bench, bench_for, load_supernet, settings_of
 from .evaluations import evaluations_beside
 
 __all__ = [
@@ -154,7 +154,7 @@ def best_subnet(
         if table is None and predictors is None and "latency" in bounds:
             near = table_beside(source, net, space, size, device, dtype, runtime)
             if near is not None:
-                net = Bench.like(near.conditions, net, space)
+                net = Bench.here(net, space, **settings_of(near.conditions))
                 table, size, device, dtype, runtime = moved_table(near, net), None, None, None, None
     bench = bench_for(net, table, size, device, dtype, runtime, space)
     if predictors is None:
@@ -190,7 +190,16 @@ def cut(
     """
     subnet = bench.network(architecture)
     vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
-    difference = _difference(bench, subnet, architecture)
+    inputs = bench.inputs("cpu")
+    activate(bench.net, architecture)
+    with torch.inference_mode(), evaluating(bench.net):
+        wanted, gotten = bench.net(*inputs), subnet.eval()(*inputs)
+    difference = float((wanted - gotten).abs().max())
+    if difference > 1e-4 * float(wanted.abs().max()) or difference != difference:
+        raise ValueError(
+            f"the extracted network differs from the supernet by up to {difference:g}: "
+            "a fault of the supernet's layers; please report it"
+        )
     facts = limits, predicted, costs, rounds, difference, bench.conditions
     return Subnet(subnet, architecture, *facts)
 
@@ -419,17 +428,3 @@ def search_within(
 def figure(costs: Mapping[str, Any], kind: str) -> float:
     """One quantity of a subnet's costs."""
     return costs["measured"]["median"] if kind == "latency" else costs[kind]
-
-
-def _difference(bench: Bench, subnet: nn.Module, architecture: Architecture) -> float:
-    inputs = bench.inputs("cpu")
-    activate(bench.net, architecture)
-    with torch.inference_mode(), evaluating(bench.net):
-        wanted, gotten = bench.net(*inputs), subnet.eval()(*inputs)
-    difference = float((wanted - gotten).abs().max())
-    if difference > 1e-4 * float(wanted.abs().max()) or difference != difference:
-        raise ValueError(
-            f"the extracted network differs from the supernet by up to {difference:g}: "
-            "a fault of the supernet's layers; please report it"
-        )
-    return difference

@@ -44,7 +44,7 @@ def cloud_picture(
     """
     points, colours = points_ahead(points, colours)
     distance = float(np.percentile(points[:, 2], 30))
-    x, y, depth = _project(points, distance, _YAW, _PITCH)
+    x, y, depth = _project(points, distance)
     seen = depth > 0.05 * distance
     x, y, depth, colours = x[seen], y[seen], depth[seen], colours[seen]
     left, right, top, bottom = _frame(x, y, source_size[1] / source_focal)
@@ -111,11 +111,9 @@ def inside_picture(
     return _paint(rows, columns, depth, footprint, colours, size)
 
 
-def _project(
-    points: np.ndarray, distance: float, yaw: float, pitch: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _project(points: np.ndarray, distance: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return x / z, y / z and z in a camera turned about the point ``distance`` ahead."""
-    a, b = math.radians(yaw), math.radians(pitch)
+    a, b = math.radians(_YAW), math.radians(_PITCH)
     turn = np.array([[math.cos(a), 0, -math.sin(a)], [0, 1, 0], [math.sin(a), 0, math.cos(a)]])
     tilt = np.array([[1, 0, 0], [0, math.cos(b), -math.sin(b)], [0, math.sin(b), math.cos(b)]])
     centre = np.array([0, 0, distance], np.float32)

@@ -132,12 +132,13 @@ def comparison_picture(
     Returns:
         (H', W', 3) uint8 RGB; the prediction's title states its mean error and bad-2.
     """
-    left = _as_image(left)
+    if isinstance(left, Tensor):
+        left = left.detach().float().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
     predicted, _ = _as_map(prediction)
     height, width = predicted.shape
     panels: list[tuple] = [("left image", left, None)]
     if truth is None:
-        panels.append(("prediction", predicted, (colour_range(predicted), "turbo", "px")))
+        panels.append(("prediction", predicted, (colour_range(predicted), "turbo")))
     else:
         wanted, known = _as_map(truth, valid)
         error = np.where(known, np.abs(predicted - wanted), np.nan)
@@ -147,9 +148,9 @@ def comparison_picture(
             summary = (
                 f"EPE {np.nanmean(error):.2f} px, bad-2 {100 * (error[known] > 2).mean():.1f} %"
             )
-        panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo", "px")))
-        panels.append((f"prediction: {summary}", predicted, (span, "turbo", "px")))
-        panels.append(("absolute error", error, ((0.0, _ERROR_LIMIT), "inferno", "px")))
+        panels.append(("ground truth", np.where(known, wanted, np.nan), (span, "turbo")))
+        panels.append((f"prediction: {summary}", predicted, (span, "turbo")))
+        panels.append(("absolute error", error, ((0.0, _ERROR_LIMIT), "inferno")))
     return _arrange(panels, width, height)
 
 
@@ -201,12 +202,12 @@ def _arrange(panels: list[tuple], width: int, height: int) -> np.ndarray:
         if scale is None:
             axes.imshow(content, aspect="auto")
             continue
-        (low, high), palette, unit = scale
+        (low, high), palette = scale
         ground = "0.6" if palette == "inferno" else "black"  # inferno begins with black
         axes.add_patch(Rectangle((-0.5, -0.5), width, height, facecolor=ground, zorder=-1))
         shown = axes.imshow(content, cmap=palette, vmin=low, vmax=high, aspect="auto")
         place = ((x + across + gap) / size[0], y / size[1], bar / size[0], tall / size[1])
-        legend = figure.colorbar(shown, cax=figure.add_axes(place), label=unit)
+        legend = figure.colorbar(shown, cax=figure.add_axes(place), label="px")
         legend.outline.set_linewidth(0.5)
     return draw_figure(figure)
 
@@ -280,9 +281,3 @@ def _as_map(
         raise ValueError(f"a map has shape (H, W) or (1, H, W), got {values.shape}")
     known = np.isfinite(values) & (values > 0)
     return values, known if valid is None else known & np.asarray(valid).reshape(values.shape)
-
-
-def _as_image(image: Tensor | np.ndarray) -> np.ndarray:
-    if isinstance(image, Tensor):
-        image = image.detach().float().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
-    return image
