@@ -79,14 +79,10 @@ def epipolar_lines(
     )
 
 
-def project_depth(lines: EpipolarLines, depth: Tensor) -> Tensor:
-    """Where the reference's pixels are seen: (B, S, 2, h, w) of depth (B, 1, h, w)."""
-    return _seen(lines.seen_ray, lines.seen_shift, depth)
-
-
 def depth_to_flow(lines: EpipolarLines, depth: Tensor) -> Tensor:
     """E-flow (B, S, h, w) of depth (B, 1, h, w)."""
-    return ((project_depth(lines, depth) - lines.base) * lines.direction).sum(2)
+    seen = _seen(lines.seen_ray, lines.seen_shift, depth)
+    return ((seen - lines.base) * lines.direction).sum(2)
 
 
 def flow_to_inverse_depth(lines: EpipolarLines, flow: Tensor) -> Tensor:
@@ -120,6 +116,7 @@ def random_start(
 
 
 def _seen(ray: Tensor, shift: Tensor, depth: Tensor) -> Tensor:
+    """Where the reference's pixels are seen: (B, S, 2, h, w) of depth (B, 1, h, w)."""
     point = depth[:, :, None] * ray + shift
     return point[:, :, :2] / (point[:, :, 2:].abs() + _SMALL)
 

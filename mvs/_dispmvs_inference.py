@@ -215,15 +215,11 @@ class FusedExtractor(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.first = _Unit(net.conv1, net.norm1, dtype, relu=True)
-        self.layer1, self.layer2, self.layer3, self.layer4 = (
-            nn.Sequential(*(_Residual(block, dtype) for block in getattr(net, f"layer{index}")))
-            for index in range(1, 5)
-        )
-        self.d_layer4 = _layer(net.d_layer4, dtype)
-        self.d_layer3 = _layer(net.d_layer3, dtype)
-        self.d_layer2 = _layer(net.d_layer2, dtype)
-        self.o_layer4 = _layer(net.o_layer4, dtype)
-        self.o_layer2 = _layer(net.o_layer2, dtype)
+        for name in ("layer1", "layer2", "layer3", "layer4"):
+            blocks = (_Residual(block, dtype) for block in getattr(net, name))
+            self.add_module(name, nn.Sequential(*blocks))
+        for name in ("d_layer4", "d_layer3", "d_layer2", "o_layer4", "o_layer2"):
+            self.add_module(name, _layer(getattr(net, name), dtype))
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """As of `Extractor`."""

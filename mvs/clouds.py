@@ -57,7 +57,6 @@ def refine_file(
     path: str | os.PathLike,
     *,
     voxel: float | None = None,
-    normals: bool = False,
     cameras: Tensor | None = None,
 ) -> int:
     """Thin a PLY file in place, or give it normals; the whole cloud is in memory meanwhile.
@@ -65,8 +64,7 @@ def refine_file(
     Args:
         path: of the file.
         voxel: side of the cubes whose points become one; None leaves all.
-        normals: whether to write them.
-        cameras: (V, 4, 4) world to camera; normals point to the nearest one.
+        cameras: (V, 4, 4) world to camera; normals point to the nearest one. None: no normals.
 
     Returns:
         Number of points in the file.
@@ -79,24 +77,19 @@ def refine_file(
         points, colours = voxel_thin(points, colours, voxel)
     if colours is None:
         colours = np.full(points.shape, 255, np.uint8)
-    towards = None
-    if normals and cameras is not None:
-        towards = _nearest(points, camera_centre(cameras.double()).cpu())
     with write_ply(path) as ply:
-        ply.write(points, colours, _normals(points, towards) if normals else None)
+        ply.write(points, colours, None if cameras is None else _normals(points, cameras))
     return len(points)
 
 
-def _normals(points: np.ndarray, towards: np.ndarray | None) -> np.ndarray:
-    """Unit normals (N, 3) float32 of points (N, 3), turned towards (N, 3) where that is given."""
-    library = open3d()
+def _normals(points: np.ndarray, cameras: Tensor) -> np.ndarray:
+    """Unit normals (N, 3) float32 of points (N, 3), turned towards the nearest cameras."""
     cloud = _cloud(points, None)
-    cloud.estimate_normals(library.geometry.KDTreeSearchParamKNN(_NEIGHBOURS))
+    cloud.estimate_normals(open3d().geometry.KDTreeSearchParamKNN(_NEIGHBOURS))
     normals = np.asarray(cloud.normals)
-    if towards is not None:
-        away = ((np.asarray(towards) - points) * normals).sum(axis=1) < 0
-        normals = np.where(away[:, None], -normals, normals)
-    return normals.astype(np.float32)
+    towards = _nearest(points, camera_centre(cameras.double()).cpu())
+    away = ((towards - points) * normals).sum(axis=1) < 0
+    return np.where(away[:, None], -normals, normals).astype(np.float32)
 
 
 def crop_to_polygon(points: np.ndarray, polygon: str | os.PathLike) -> np.ndarray:

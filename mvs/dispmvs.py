@@ -162,11 +162,10 @@ class DispMVS(nn.Module):
         Raises:
             ValueError: shapes that do not belong together, or a single view.
         """
-        _check(images, intrinsics, extrinsics, depth_range, start)
+        views = images, intrinsics, extrinsics, depth_range
+        start = self._checked_start(*views, start, generator)
         height, width = images.shape[-2:]
         high, wide = _padded(height), _padded(width)
-        if start is None:
-            start = self._start(depth_range, -(-height // 16), -(-width // 16), generator)
         start = _extend(start, high // _COARSE, wide // _COARSE)
         images = _extend(images.flatten(0, 1), high, wide).unflatten(0, images.shape[:2])
         _, fine = self._stages(images, intrinsics, extrinsics, depth_range, start, every=False)
@@ -188,16 +187,15 @@ class DispMVS(nn.Module):
         Raises:
             ValueError: as `forward`, or H or W is no multiple of 16 or below 128.
         """
-        _check(images, intrinsics, extrinsics, depth_range, start)
+        views = images, intrinsics, extrinsics, depth_range
+        start = self._checked_start(*views, start)
         height, width = images.shape[-2:]
         if height % _COARSE or width % _COARSE or min(height, width) < _SMALLEST:
             raise ValueError(
                 f"training images must have sizes from {_SMALLEST} on that are multiples of "
                 f"{_COARSE}, not {height}x{width}: crop or resize them (inference takes any size)"
             )
-        if start is None:
-            start = self._start(depth_range, height // _COARSE, width // _COARSE)
-        return self._stages(images, intrinsics, extrinsics, depth_range, start, every=True)
+        return self._stages(*views, start, every=True)
 
     def example_inputs(
         self,
@@ -226,12 +224,43 @@ class DispMVS(nn.Module):
         start = 1 / (0.25 + 0.75 * torch.rand(shape, **like))
         return images, intrinsics.clone(), extrinsics.clone(), depth_range.clone(), start
 
-    def _start(
-        self, depth_range: Tensor, height: int, width: int, generator: Generator | None = None
+    def _checked_start(
+        self,
+        images: Tensor,
+        intrinsics: Tensor,
+        extrinsics: Tensor,
+        depth_range: Tensor,
+        start: Tensor | None,
+        generator: Generator | None = None,
     ) -> Tensor:
-        if generator is None and not self.training:
-            generator = torch.Generator().manual_seed(0)
-        return random_start(depth_range, height, width, generator)
+        """The depth to start from: what is given or else drawn, once all shapes fit."""
+        if images.dim() != 5 or images.shape[2] != 3:
+            raise ValueError(
+                "images must be RGB, (batch, views, 3, height, width), but have shape "
+                f"{tuple(images.shape)}"
+            )
+        check_range(images)
+        batch, views = images.shape[:2]
+        if views < 2:
+            raise ValueError(f"{views} view: depth needs at least 2, the reference and another")
+        for name, tensor, shape in (
+            ("intrinsics", intrinsics, (batch, views, 3, 3)),
+            ("extrinsics", extrinsics, (batch, views, 4, 4)),
+            ("depth_range", depth_range, (batch, 2)),
+        ):
+            if tensor.shape != shape:
+                raise ValueError(f"{name} must be {shape}, not {tuple(tensor.shape)}")
+        height, width = (-(-size // _COARSE) for size in images.shape[-2:])
+        if start is None:
+            if generator is None and not self.training:
+                generator = torch.Generator().manual_seed(0)
+            return random_start(depth_range, height, width, generator)
+        if start.dim() != 4 or start.shape != (batch, 1, height, width):
+            raise ValueError(
+                f"start must be {(batch, 1, height, width)} for images of "
+                f"{images.shape[-2]}x{images.shape[-1]}, not {tuple(start.shape)}"
+            )
+        return start
 
     def _stages(
         self,
@@ -364,39 +393,6 @@ def _padded(size: int) -> int:
 def _extend(x: Tensor, height: int, width: int) -> Tensor:
     """Repeat the last row and column up to a size: pixels keep their coordinates."""
     return F.pad(x, (0, width - x.shape[-1], 0, height - x.shape[-2]), mode="replicate")
-
-
-def _check(
-    images: Tensor,
-    intrinsics: Tensor,
-    extrinsics: Tensor,
-    depth_range: Tensor,
-    start: Tensor | None,
-) -> None:
-    if images.dim() != 5 or images.shape[2] != 3:
-        raise ValueError(
-            "images must be RGB, (batch, views, 3, height, width), but have shape "
-            f"{tuple(images.shape)}"
-        )
-    check_range(images)
-    batch, views = images.shape[:2]
-    if views < 2:
-        raise ValueError(f"{views} view: depth needs at least 2, the reference and another")
-    wanted = {
-        "intrinsics": (intrinsics, (batch, views, 3, 3)),
-        "extrinsics": (extrinsics, (batch, views, 4, 4)),
-        "depth_range": (depth_range, (batch, 2)),
-    }
-    for name, (tensor, shape) in wanted.items():
-        if tensor.shape != shape:
-            raise ValueError(f"{name} must be {shape}, not {tuple(tensor.shape)}")
-    if start is not None:
-        height, width = (-(-size // _COARSE) for size in images.shape[-2:])
-        if start.dim() != 4 or start.shape != (batch, 1, height, width):
-            raise ValueError(
-                f"start must be {(batch, 1, height, width)} for images of "
-                f"{images.shape[-2]}x{images.shape[-1]}, not {tuple(start.shape)}"
-            )
 
 
 def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object], dict[str, Tensor]]:

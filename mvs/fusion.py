@@ -247,10 +247,8 @@ def _fuse(
         depth = marked.clamp(min=0)
         total, count = depth.clone(), torch.zeros_like(depth, dtype=torch.int16)
         for other in view.sources:
-            source, camera = maps[other], views[other]
-            pair = _Pair(
-                view.intrinsics, view.extrinsics, camera.intrinsics, camera.extrinsics, depth
-            )
+            source = maps[other]
+            pair = _Pair(view, views[other], depth)
             for rows in _rows(depth):
                 agrees, carried = pair.compare(depth[rows], rows.start, source, thresholds)
                 total[rows] += carried
@@ -289,12 +287,10 @@ def _part(
 class _Pair:
     """The way from one view's pixels into another view and back, as two affine maps of depth."""
 
-    def __init__(
-        self, k: Tensor, e: Tensor, source_k: Tensor, source_e: Tensor, like: Tensor
-    ) -> None:
-        there = relative_pose(e.double(), source_e.double())
+    def __init__(self, view: DepthView, source: DepthView, like: Tensor) -> None:
+        there = relative_pose(view.extrinsics.double(), source.extrinsics.double())
         back = invert_pose(there)
-        k, source_k = k.double(), source_k.double()
+        k, source_k = view.intrinsics.double(), source.intrinsics.double()
         there = torch.cat(
             [source_k @ there[:3, :3] @ invert_intrinsics(k), source_k @ there[:3, 3:]], dim=1
         )

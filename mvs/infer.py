@@ -157,11 +157,8 @@ class MVSPredictor:
             ValueError: fewer than two views, images of several sizes, wrong cameras or range, or
                 the network's output is not finite.
         """
-        if len(images) < 2 or not len(images) == len(intrinsics) == len(extrinsics):
-            raise ValueError(
-                "two views at least, each with image, intrinsics and extrinsics; got "
-                f"{len(images)}, {len(intrinsics)} and {len(extrinsics)}"
-            )
+        if len(images) < 2:
+            raise ValueError(f"depth needs two views at least, got {len(images)}")
         for name, matrices, side in (("intrinsics", intrinsics, 3), ("extrinsics", extrinsics, 4)):
             wanted = (len(images), side, side)
             if matrices.shape != wanted:

@@ -40,6 +40,7 @@ from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import open3d
 from ..vision.viz.cloud import cloud_picture
 from .classical import PlaneSweep
+from .clouds import TSDFMesh, refine_file
 from .fusion import (
     DEFAULT,
     PRESETS,
@@ -138,12 +139,8 @@ def reconstruct(
     if chosen is not None:
         fused |= _fuse(scene, plan, entries, out, size, chosen, predictor, mesh, report)
         if voxel is not None or normals:
-            from .clouds import refine_file
-
-            cameras = torch.stack([view.extrinsics for view in scene.views])
-            fused["points"] = refine_file(
-                out / "cloud.ply", voxel=voxel, normals=normals, cameras=cameras
-            )
+            cameras = torch.stack([view.extrinsics for view in scene.views]) if normals else None
+            fused["points"] = refine_file(out / "cloud.ply", voxel=voxel, cameras=cameras)
     else:
         asked = {"voxel": voxel, "normals": normals or None, "mesh": mesh}
         left = ", ".join(name for name, value in asked.items() if value is not None)
@@ -375,27 +372,27 @@ def _fuse(
                 depth_range=entry.depth_range,
             )
         )
-    sampler = _Sampler(len(views))
-    surface = None
-    if mesh is not None:
-        from .clouds import TSDFMesh
-
-        surface = TSDFMesh(mesh)
+    shown: list[tuple[np.ndarray, np.ndarray]] = []  # some points of every view, for a picture
+    most, random = _SHOWN // len(views), np.random.default_rng(0)
+    surface = None if mesh is None else TSDFMesh(mesh)
 
     def each(part: FusedView) -> None:
-        number = len(sampler.parts)
-        view = views[number]
-        sampler.take(part)
+        view, chosen = views[len(shown)], np.arange(part.kept)
+        if part.kept > most:
+            chosen = random.choice(part.kept, most, replace=False)
+        shown.append((part.points[chosen], part.colours[chosen]))
         if surface is not None:
             image = np.zeros((*part.depth.shape, 3), np.uint8)
             image[part.depth > 0] = part.colours
             surface.add(part.depth, image, view.intrinsics, view.extrinsics)
-        report("fusion", number + 1, len(views))
+        report("fusion", len(shown), len(views))
 
     fused = fuse_to_file(views, out / "cloud.ply", thresholds, device=predictor.device, each=each)
+    kept = [fused.kept_by_view[view.name] for view in views]
     for index, number in place.items():
-        entries[index]["points"] = fused.kept_by_view[views[number].name]
-    write_image(out / "cloud.png", sampler.picture(views, size))
+        entries[index]["points"] = kept[number]
+    best = int(np.argmax(kept))
+    write_image(out / "cloud.png", _picture(shown, views[best], kept[best], size))
     if surface is not None:
         surface.write(out / "mesh.ply")
     return {
@@ -414,37 +411,22 @@ def _fuse(
     }
 
 
-class _Sampler:
-    """Some points of every view, for a picture of the cloud."""
-
-    def __init__(self, views: int) -> None:
-        self.most = _SHOWN // views
-        self.parts: list[tuple[np.ndarray, np.ndarray]] = []
-        self.kept: list[int] = []
-        self.random = np.random.default_rng(0)
-
-    def take(self, part: FusedView) -> None:
-        chosen: slice | np.ndarray = slice(None)
-        if part.kept > self.most:
-            chosen = self.random.choice(part.kept, self.most, replace=False)
-        self.parts.append((part.points[chosen], part.colours[chosen]))
-        self.kept.append(part.kept)
-
-    def picture(self, views: list[DepthView], size: tuple[int, int]) -> np.ndarray:
-        """Draw the points as seen from beside the camera that has most of them."""
-        best = int(np.argmax(self.kept))
-        points, colours = (np.concatenate(arrays) for arrays in zip(*self.parts, strict=True))
-        pose = views[best].extrinsics.double().numpy()
-        seen = points @ pose[:3, :3].T + pose[:3, 3]
-        # Fewer points are drawn larger: as if by a camera of fewer pixels.
-        shrink = max(1.0, (self.kept[best] / max(len(self.parts[best][0]), 1)) ** 0.5)
-        focal = float(views[best].intrinsics[0, 0])
-        return cloud_picture(
-            seen,
-            colours,
-            source_focal=focal / shrink,
-            source_size=(round(size[0] / shrink), round(size[1] / shrink)),
-        )
+def _picture(
+    parts: list[tuple[np.ndarray, np.ndarray]], view: DepthView, kept: int, size: tuple[int, int]
+) -> np.ndarray:
+    """Draw some points of every view as seen from beside the view that has most, `kept`."""
+    points, colours = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    pose = view.extrinsics.double().numpy()
+    seen = points @ pose[:3, :3].T + pose[:3, 3]
+    # Fewer points are drawn larger: as if by a camera of fewer pixels.
+    shrink = max(1.0, (kept / (_SHOWN // len(parts))) ** 0.5)
+    focal, height, width = (float(view.intrinsics[0, 0]), *size)
+    return cloud_picture(
+        seen,
+        colours,
+        source_focal=focal / shrink,
+        source_size=(round(height / shrink), round(width / shrink)),
+    )
 
 
 def _pixels(scene: Scene, index: int, size: tuple[int, int]) -> np.ndarray:
@@ -473,8 +455,8 @@ def _plan_views(
     scene: Scene,
     views: int,
     settings: dict,
-    out: Path | None = None,
-    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+    out: Path | None,
+    report: Callable[[str, int, int], None],
 ) -> dict[int, _Planned]:
     """Return what each view is to be computed from; views without a source are left out.
 

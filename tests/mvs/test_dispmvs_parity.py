@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from vizoo.mvs._dispmvs_geometry import (
+    _seen,
     depth_to_flow,
     epipolar_lines,
     flow_to_inverse_depth,
     normalize_inverse_depth,
-    project_depth,
 )
 from vizoo.mvs._dispmvs_layers import UpdateBlock
 from vizoo.mvs.dispmvs import convert_published, source_pyramid
@@ -115,7 +115,7 @@ def test_geometry(read, name, scale):
         "base": lines.base,
         "direction": lines.direction,
         "axis": lines.axis[:, :, None].float(),
-        "projection": project_depth(lines, arrays["in_other_depth"]),
+        "projection": _seen(lines.seen_ray, lines.seen_shift, arrays["in_other_depth"]),
         "flow": flow[:, :, None],
         "match": lines.base + given[:, :, None] * lines.direction,
     }
