@@ -12,7 +12,6 @@ a benchmark that was stopped goes on.
 
 from __future__ import annotations
 
-import itertools
 import json
 import statistics
 from pathlib import Path
@@ -48,8 +47,6 @@ PLANS = {
 }
 """Epochs of a node of each level, by how splits are found and epochs in total. With splits a
 network's part has trained for 175 of 300 and for 300 of 700."""
-NAMES = ["".join(codes) for codes in itertools.product("012", repeat=5)]
-"""The keys of all networks."""
 
 
 def operation(name: str) -> nn.Module:
@@ -144,12 +141,6 @@ def truth(folder: Path, data: dict[str, tuple[Tensor, Tensor]], seeds: int) -> d
     return found
 
 
-def architecture_of(name: str) -> Architecture:
-    """The network that has a key."""
-    values = {f"b{place}": OPERATIONS[int(code)] for place, code in enumerate(name)}
-    return Architecture(values)
-
-
 def key(architecture: Architecture) -> str:
     return "".join(str(OPERATIONS.index(value)) for value in architecture.values())
 
@@ -165,7 +156,7 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
         DataLoader(TensorDataset(*data["train"]), BATCH, shuffle=True, drop_last=True),
         PLANS[method],
         "lid" if criterion == "one-shot" else criterion,
-        [architecture_of(name) for name in NAMES],
+        list(search_space(DigitNet()).enumerate()),
         data["train"][0].split(BATCH),
         data["val"],
         seed=seed,
@@ -178,8 +169,9 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
 
 def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
     """Kendall tau against the mean of networks trained alone, and with the parts levelled."""
-    names, space = NAMES, search_space(DigitNet())
-    architectures = [architecture_of(name) for name in names]
+    space = search_space(DigitNet())
+    architectures = list(space.enumerate())
+    names = [key(architecture) for architecture in architectures]
     alone = [[known["accuracy"][f"{n}/{s}"] for n in names] for s in range(seeds)]
     mean = [statistics.mean(values) for values in zip(*alone, strict=True)]
     best = sorted(range(len(names)), key=lambda i: -mean[i])[: len(names) // 4]
