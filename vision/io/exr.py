@@ -41,11 +41,8 @@ def read_exr(path: str | os.PathLike) -> np.ndarray:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
-    data = path.read_bytes()
     try:
-        channels = _decode(data)
-    except _OtherCompression as other:
-        channels = _by_opencv(path, str(other))
+        channels = _decode(path)
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from None
     except (struct.error, zlib.error, ValueError, LookupError, OverflowError) as error:
@@ -91,15 +88,12 @@ def write_exr(path: str | os.PathLike, values: np.ndarray) -> None:
     write_bytes(path, header + offsets.tobytes() + b"".join(chunks))
 
 
-class _OtherCompression(Exception):
-    """The pixels are packed by what its text names."""
-
-
 class _Refused(Exception):
     """The file is sound, or no OpenEXR at all, and is not read."""
 
 
-def _decode(data: bytes) -> list[np.ndarray]:
+def _decode(path: Path) -> list[np.ndarray]:
+    data = path.read_bytes()
     if not data.startswith(_MAGIC):
         raise _Refused("not an OpenEXR file")
     if struct.unpack_from("<I", data, 4)[0] & _UNUSUAL:
@@ -113,7 +107,7 @@ def _decode(data: bytes) -> list[np.ndarray]:
         raise struct.error(f"{len(data)} bytes cannot hold {width}x{height} pixels")
     compression = attributes["compression"][0]
     if compression not in _ROWS:
-        raise _OtherCompression(_OTHERS.get(compression, f"compression {compression}"))
+        return _by_opencv(path, _OTHERS.get(compression, f"compression {compression}"))
     rows = _ROWS[compression]
     count = -(-height // rows)
     offsets = struct.unpack_from(f"<{count}Q", data, at)
@@ -200,9 +194,9 @@ def _by_opencv(path: Path, compression: str) -> list[np.ndarray]:
     except cv2.error:
         values = None
     if values is None:
-        raise ValueError(
-            f"{path}: OpenEXR packed by {compression}, which this OpenCV cannot read (or the file "
-            "is damaged); store it uncompressed or by ZIP, or as .pfm"
+        raise _Refused(
+            f"OpenEXR packed by {compression}, which this OpenCV cannot read (or the file is "
+            "damaged); store it uncompressed or by ZIP, or as .pfm"
         )
     values = values.astype(np.float32)
     return list(np.moveaxis(values, 2, 0)) if values.ndim == 3 else [values]

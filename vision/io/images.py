@@ -53,6 +53,7 @@ _DEFLATE_RATIO = 1032  # deflate's best compression: a PNG cannot hold more pixe
 _PNG_LEVEL = 4  # takes half the time of Pillow's own 6, for files a few percent larger
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _COMMON = ("PNG", "JPEG", "TIFF", "WEBP", "BMP", "PPM")
+_ORIENTATION = 0x0112  # EXIF's tag, 1 to 8
 _SLACK = 0.005  # beyond [0, 1], as interpolation and rounding leave it
 
 
@@ -256,14 +257,14 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
             image = Image.open(io.BytesIO(data))
         if image.width * image.height > _PIXEL_LIMIT:
             raise ValueError(f"{image.width}x{image.height} pixels are too many")
-        orientation = _orientation(image.getexif())
+        orientation = image.getexif().get(_ORIENTATION, 1)  # of a TIFF it is gone once loaded
         image.load()
     except UnidentifiedImageError:
         if not data.startswith(_TIFF):
             raise
         exif = Image.Exif()
         exif.load(data)
-        return _decoded_tiff(_decode_deep(data), _orientation(exif), upright)
+        return _decoded_tiff(_decode_deep(data), exif.get(_ORIENTATION, 1), upright)
     if _reduced(data, image):
         pixels = _decode_deep(data)
     elif image.mode.startswith("I;16"):
@@ -280,11 +281,6 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
 def _decoded_tiff(pixels: np.ndarray, orientation: int, upright: bool) -> np.ndarray:
     """What Pillow or OpenCV made of a TIFF, which both turn upright."""
     return pixels if upright else _turned(pixels, {6: 8, 8: 6}.get(orientation, orientation))
-
-
-def _orientation(exif: Image.Exif) -> int:
-    """The orientation, 1 to 8; of a TIFF it is gone once the image is loaded."""
-    return exif.get(0x0112, 1)
 
 
 def _turned(pixels: np.ndarray, orientation: int) -> np.ndarray:

@@ -89,8 +89,9 @@ def _parse_header(header: bytes, path: Path) -> tuple[tuple[int, ...], str, int]
             raise ValueError(f"{path}: not a PFM file: no {name} at byte {position}")
         token, position = match[1], match.end()
         if not _valid(name, token):
+            shown = token[:24].decode("ascii", "backslashreplace")
             raise ValueError(
-                f"{path}: not a PFM file: bad {name} {_show(token)} at byte {match.start(1)}"
+                f"{path}: not a PFM file: bad {name} {shown!r} at byte {match.start(1)}"
             )
         tokens.append(token)
     end = _END.match(header, position)
@@ -105,12 +106,5 @@ def _valid(name: str, token: bytes) -> bool:
     if name == "magic":
         return token in (b"PF", b"Pf")
     if name == "scale":
-        if not _NUMBER.fullmatch(token):
-            return False
-        scale = float(token)
-        return math.isfinite(scale) and scale != 0
+        return bool(_NUMBER.fullmatch(token)) and math.isfinite(float(token)) and float(token) != 0
     return bool(_WHOLE.fullmatch(token)) and 1 <= int(token) <= _SIZE_LIMIT
-
-
-def _show(token: bytes) -> str:
-    return repr(token[:24].decode("ascii", "backslashreplace"))

@@ -42,7 +42,6 @@ class PlyWriter:
         self.count = 0  #: points written so far
         self._file, self._path, self._triangles = file, path, triangles
         self._normals: bool | None = None
-        self._start = 0
 
     def write(
         self, points: np.ndarray, colours: np.ndarray, normals: np.ndarray | None = None
@@ -71,20 +70,17 @@ class PlyWriter:
             raise ValueError(f"{self._path}: a coordinate is not finite")
         whole = normals is not None
         if self._normals is None:
-            self._begin(whole)
+            self._normals = whole
+            self._file.write(self._header())
         elif self._normals != whole:
             raise ValueError(f"{self._path}: normals go with all points of a file or with none")
-        rows = np.empty(len(points), _vertex(whole))
+        middle = [("normals", "<f4", 3)] if whole else []
+        rows = np.empty(len(points), [("points", "<f4", 3), *middle, ("colours", "u1", 3)])
         rows["points"], rows["colours"] = points, colours
         if normals is not None:
             rows["normals"] = normals
         self._file.write(rows.tobytes())
         self.count += len(points)
-
-    def _begin(self, normals: bool) -> None:
-        self._normals = normals
-        self._file.write(self._header())
-        self._start = self._file.tell()
 
     def _header(self) -> bytes:
         """Return the header, as long for any count: a comment takes up what the digits leave."""
@@ -101,8 +97,6 @@ class PlyWriter:
         return "\n".join(lines).encode("ascii")
 
     def _finish(self) -> None:
-        if self._normals is None:
-            self._begin(False)
         self._file.seek(0)
         self._file.write(self._header())
 
@@ -174,7 +168,10 @@ def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
         start = file.tell()
         kind = np.dtype([(name, f"{order}{code}") for name, code in fields])
         if order == "=":
-            rows = _read_text(file, path, count, kind)
+            try:
+                rows = np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
+            except ValueError as error:
+                raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
         else:
             left = os.fstat(file.fileno()).st_size - start
             if left < count * kind.itemsize:
@@ -193,11 +190,6 @@ def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
     if len(names) < 3:
         return points, None
     return points, np.stack([rows[name] for name in names], axis=1)
-
-
-def _vertex(normals: bool) -> np.dtype:
-    middle = [("normals", "<f4", 3)] if normals else []
-    return np.dtype([("points", "<f4", 3), *middle, ("colours", "u1", 3)])
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[str, int, list[tuple[str, str]]]:
@@ -231,13 +223,6 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[str, int, list[tuple[str, 
     if count == 0:
         raise ValueError(f"{path}: holds no point")
     return order, count, fields
-
-
-def _read_text(file: BinaryIO, path: Path, count: int, kind: np.dtype) -> np.ndarray:
-    try:
-        return np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
-    except ValueError as error:
-        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
 
 
 def open3d() -> ModuleType:

@@ -1,9 +1,11 @@
 """PLY files: what is written piece by piece is read back, here and by Open3D; damage is named."""
 
+import builtins
+
 import numpy as np
 import pytest
 
-from vizoo.vision.io.ply import read_ply, write_mesh, write_ply
+from vizoo.vision.io.ply import open3d, read_ply, write_mesh, write_ply
 
 POINTS = np.random.default_rng(0).normal(size=(130, 3)).astype(np.float32)
 COLOURS = np.random.default_rng(1).integers(0, 256, (130, 3), dtype=np.uint8)
@@ -104,8 +106,8 @@ def test_a_mesh(tmp_path):
     assert np.array_equal(found, points) and np.array_equal(shades, colours)
     tail = np.frombuffer(path.read_bytes()[-26:], np.dtype([("n", "u1"), ("at", "<i4", 3)]))
     assert tail["n"].tolist() == [3, 3] and np.array_equal(tail["at"], triangles)
-    open3d = pytest.importorskip("open3d", exc_type=ImportError)
-    mesh = open3d.io.read_triangle_mesh(str(path))
+    library = pytest.importorskip("open3d", exc_type=ImportError)
+    mesh = library.io.read_triangle_mesh(str(path))
     assert np.array_equal(np.asarray(mesh.triangles), triangles)
     assert np.allclose(np.asarray(mesh.vertex_colors) * 255, colours)
 
@@ -123,3 +125,28 @@ def test_refused_triangles(tmp_path, triangles, message):
     with pytest.raises(ValueError, match=message):
         write_mesh(tmp_path / "m.ply", np.zeros((3, 3)), triangles, np.zeros((3, 3), np.uint8))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            ImportError("libusb-1.0.so.0: cannot open shared object file"),
+            "apt-get install libusb-1.0-0",
+        ),
+        (OSError("libGL.so.1: cannot open"), "apt-get install libgl1"),
+        (ModuleNotFoundError("No module named 'open3d'"), "pip install open3d"),
+    ],
+)
+def test_missing_library_is_named(monkeypatch, error, message):
+    original = builtins.__import__
+
+    def failing(name, *rest, **options):
+        if name == "open3d":
+            raise error
+        return original(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", failing)
+    with pytest.raises(ImportError, match=message) as caught:
+        open3d()
+    assert "\n" not in str(caught.value)
