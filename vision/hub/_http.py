@@ -39,14 +39,10 @@ class _Passing(Exception):
 
 
 def download(url: str, part: Path, size: int, progress: Progress) -> None:
-    """Complete `part` from a URL; what is there already is not fetched again.
+    """Complete `part`, of the `size` that the whole file has, from a URL.
 
-    Args:
-        url: http or https.
-        part: grows by what arrives and stays when the connection is cut, for the next attempt or
-            another process.
-        size: bytes that the whole file has.
-        progress: shows what arrives.
+    What is there already is not fetched again: `part` grows by what arrives and stays when the
+    connection is cut, for the next attempt or another process.
 
     Raises:
         SourceError: refused, unreachable, cut too often, or a file of another size.
@@ -61,9 +57,12 @@ def download(url: str, part: Path, size: int, progress: Progress) -> None:
         except _Passing as error:
             idle = 0 if _length(part) > before else idle + 1
             if idle >= _ATTEMPTS:
-                raise SourceError(_state(str(error), _length(part), size)) from error
+                arrived = _length(part)
+                kept = f"after {arrived:,} of {size:,} bytes, which are kept: run again to continue"
+                raise SourceError(f"{error} {kept}" if arrived else str(error)) from error
             if idle:
-                progress.say(f"{progress.name}: {url}: {error}; trying again")
+                host = urllib.parse.urlsplit(url).hostname
+                progress.say(f"{progress.name}: {host}: {error}; trying again")
             time.sleep(_PAUSE * 2**idle)
 
 
@@ -89,7 +88,9 @@ def _attempt(url: str, part: Path, size: int, progress: Progress) -> None:
         kind = SourceError if isinstance(error, urllib.error.URLError) else _Passing
         raise kind(text) from error
     with response:
-        if start and not _continues(response, start):
+        # A server may send all instead of the rest that was asked for.
+        span = response.headers.get("Content-Range", "").replace(" ", "")
+        if response.status != 206 or not span.startswith(f"bytes{start}-"):
             start = 0
         length = response.headers.get("Content-Length", "")
         if length.isdigit() and start + int(length) != size:
@@ -158,12 +159,6 @@ def _way(url: str) -> str:
     return ""
 
 
-def _continues(response: Any, start: int) -> bool:
-    """Whether the answer is the rest that was asked for; a server may send all instead."""
-    span = response.headers.get("Content-Range", "")
-    return response.status == 206 and span.replace(" ", "").startswith(f"bytes{start}-")
-
-
 def _length(path: Path) -> int:
     try:
         return path.stat().st_size
@@ -176,12 +171,6 @@ def _plain(error: object) -> str:
         return f"no answer within {TIMEOUT:g} s"
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(text).split())
-
-
-def _state(reason: str, arrived: int, size: int) -> str:
-    if not arrived:
-        return reason
-    return f"{reason} after {arrived:,} of {size:,} bytes, which are kept: run again to continue"
 
 
 class Progress:

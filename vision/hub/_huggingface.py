@@ -38,6 +38,7 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         SourceError: not there or not reachable; the message is the reason alone.
     """
     import huggingface_hub
+    from huggingface_hub import errors
 
     hub: Any = huggingface_hub
     revision = source.revision or None
@@ -60,11 +61,12 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
         path = hub.hf_hub_download(**file, **asked)
     # What a cut connection raises depends on the HTTP library, which has changed before.
     except Exception as error:
-        refused = 400 <= _status(error) < 500 or isinstance(error, ValueError)
+        refused = 400 <= status(error) < 500 or isinstance(error, ValueError)
         if cached is not None and not again and not refused:
             return cached
-        kind = NoFileError if _says_no_file(error) else SourceError
-        raise kind(reason(error, source)) from error
+        missing = isinstance(error, errors.EntryNotFoundError)
+        missing = missing and not isinstance(error, errors.LocalEntryNotFoundError)
+        raise (NoFileError if missing else SourceError)(reason(error, source)) from error
     return Path(path)
 
 
@@ -87,8 +89,8 @@ def reason(error: Exception, source: Source) -> str:
     for kind, text in kinds:
         if isinstance(error, kind):
             return text
-    if status := _status(error):
-        return f"HTTP {status} from {where}"
+    if code := status(error):
+        return f"HTTP {code} from {where}"
     if isinstance(error, OSError) and error.errno is not None:
         return f"{error.filename or 'the cache of the Hub'}: {error.strerror}"
     if isinstance(error, json.JSONDecodeError):
@@ -97,23 +99,16 @@ def reason(error: Exception, source: Source) -> str:
     return text if isinstance(error, ValueError) else f"cannot reach {where} ({text})"
 
 
-def _says_no_file(error: Exception) -> bool:
-    from huggingface_hub import errors
-
-    missing = isinstance(error, errors.EntryNotFoundError)
-    return missing and not isinstance(error, errors.LocalEntryNotFoundError)
-
-
 def _unreachable(error: BaseException, where: str) -> str:
     cause = error.__cause__
     if cause is None:
         return "not in the cache of the Hub"
-    if status := _status(cause):
-        return f"HTTP {status} from {where}"
+    if code := status(cause):
+        return f"HTTP {code} from {where}"
     text = " ".join(str(cause).split()) or type(cause).__name__
     return f"cannot reach {where} ({text})"
 
 
-def _status(error: BaseException) -> int:
+def status(error: BaseException) -> int:
     """HTTP status that an error is of, or 0."""
     return getattr(getattr(error, "response", None), "status_code", None) or 0

@@ -58,7 +58,7 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
         if (wrong := difference(path, record)) is None:
             return path
         damaged.add(text)
-        failures.append(f"{text}: {path}: {wrong}")
+        failures.append(f"{path}: {wrong}")
     if (kept := _downloaded(record)) is not None:
         if (wrong := difference(kept, record)) is None:
             return kept

@@ -49,11 +49,7 @@ class Frozen(Mapping):
         return repr(self._items)
 
     def __reduce__(self) -> tuple:
-        return Frozen, (self.to_json(),)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain dictionaries and lists."""
-        return {key: thaw(value) for key, value in self._items.items()}
+        return Frozen, (thaw(self),)
 
 
 @dataclass(frozen=True)

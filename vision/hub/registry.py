@@ -163,7 +163,7 @@ def register_model(
 
     def register(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         name = function.__name__
-        if _family(name) is None:
+        if _longest(name, FAMILIES) is None:
             raise ValueError(f"model {name!r}: its first words are not a family in FAMILIES")
         held = _ENTRIES.get(name)
         if held is not None and held.module != function.__module__:
@@ -213,18 +213,13 @@ def model_info(name: str) -> ModelEntry:
     if not isinstance(name, str):
         raise TypeError(f"a model's name is a string, got {type(name).__name__}")
     bare, dot, tag = name.partition(".")
-    family = _family(bare)
+    family = _longest(bare, FAMILIES)
     if family is not None:
         importlib.import_module(f"{_PACKAGE}.{FAMILIES[family]}")
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
         raise ValueError(refusal(name))
     return replace(entry, tag=tag) if dot else entry
-
-
-def _family(name: str) -> str | None:
-    """The longest family that the name belongs to."""
-    return _longest(name, FAMILIES)
 
 
 def _longest(name: str, table: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...common.files import few, write_json, write_text
+from . import _huggingface
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
@@ -152,39 +153,32 @@ def push_to_hub(
         raise ValueError(f"{repository!r} is no repository; it is spelled ORG/NAME")
     if flag := offline_flag():
         raise DownloadError(f"{repository}: not pushed, since {flag}; unset it")
-    if not isinstance(model, (str, os.PathLike)):
-        with tempfile.TemporaryDirectory() as folder:
-            save_pretrained(model, folder, **facts)
-            return _push(Path(folder), repository, revision, private, message, token)
-    if facts:
-        raise ValueError(f"{', '.join(facts)}: a folder has its facts already")
-    read_pretrained(f"local-dir:{os.fspath(model)}")
-    return _push(Path(model), repository, revision, private, message, token)
-
-
-def _push(
-    folder: Path, repository: str, revision: str | None, private: bool, message: str, token: Any
-) -> str:
     from huggingface_hub import HfApi
 
-    from . import _huggingface
-
-    try:
-        hub = HfApi(endpoint=_huggingface.endpoint(), token=token)
-        hub.create_repo(repository, private=private, exist_ok=True)
-        commit = hub.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            allow_patterns=[_WEIGHTS, CONFIG, _CARD],
-            revision=revision,
-            commit_message=message,
-        )
-    # What fails on the way depends on the HTTP library, which has changed before.
-    except Exception as error:
-        why = _huggingface.reason(error, Source("hf-hub", _WEIGHTS, repository, revision or ""))
-        if getattr(getattr(error, "response", None), "status_code", 0) in (401, 403):
-            why += "; `hf auth login` with a token that may write there"
-        raise DownloadError(f"{repository}: not pushed: {why}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        if not isinstance(model, (str, os.PathLike)):
+            save_pretrained(model, folder, **facts)
+        elif facts:
+            raise ValueError(f"{', '.join(facts)}: a folder has its facts already")
+        else:
+            folder = os.fspath(model)
+            read_pretrained(f"local-dir:{folder}")
+        try:
+            hub = HfApi(endpoint=_huggingface.endpoint(), token=token)
+            hub.create_repo(repository, private=private, exist_ok=True)
+            commit = hub.upload_folder(
+                repo_id=repository,
+                folder_path=folder,
+                allow_patterns=[_WEIGHTS, CONFIG, _CARD],
+                revision=revision,
+                commit_message=message,
+            )
+        # What fails on the way depends on the HTTP library, which has changed before.
+        except Exception as error:
+            why = _huggingface.reason(error, Source("hf-hub", _WEIGHTS, repository, revision or ""))
+            if _huggingface.status(error) in (401, 403):
+                why += "; `hf auth login` with a token that may write there"
+            raise DownloadError(f"{repository}: not pushed: {why}") from error
     return f"hf-hub:{repository}@{commit.oid}/{_WEIGHTS}"
 
 

@@ -146,14 +146,11 @@ def build(stored: StoredWeights, source: str) -> nn.Module:
         ValueError: no such model or arguments, or tensors that do not fit; it begins with `source`.
     """
     try:
-        model = build_model(stored.name, stored.architecture)
+        model = describe(build_model(stored.name, stored.architecture), stored.facts)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     load_state(model, stored.state, source)
-    try:
-        return describe(model, stored.facts).eval()
-    except ValueError as error:
-        raise ValueError(f"{source}: {error}") from error
+    return model.eval()
 
 
 def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
@@ -175,18 +172,16 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
     kinds: dict[str, Any] = {"classes": (list, tuple), "reach": (int, float)}
     kinds |= {"input": Mapping, "subspace": Mapping}
     for name, kind in kinds.items():
-        if facts.get(name) and not isinstance(facts[name], kind):
-            raise ValueError(f"its {name!r} is of a wrong type, {type(facts[name]).__name__}")
-    known: Any = model
-    if facts.get("classes"):
-        known.classes = tuple(map(str, facts["classes"]))
-    if facts.get("input"):
-        known.input = dict(facts["input"])
-    if facts.get("reach"):
-        known.reach = facts["reach"]
+        value = facts.get(name)
+        if not value:
+            continue
+        if not isinstance(value, kind):
+            raise ValueError(f"its {name!r} is of a wrong type, {type(value).__name__}")
+        if kind is Mapping:
+            value = dict(value)
+        setattr(model, name, tuple(map(str, value)) if name == "classes" else value)
     if facts.get("subspace"):
-        known.subspace = dict(facts["subspace"])
-        activate_part(model, known.subspace)
+        activate_part(model, facts["subspace"])
     return model
 
 
