@@ -7,7 +7,6 @@ readers are permuted together, so the largest network computes what it did.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from ..common.layers import SqueezeExcitation
 from .elastic.base import Axis, ElasticModule
-from .values import Value, segments
+from .values import Value, cases, segments
 
 __all__ = ["sort_channels"]
 
@@ -108,9 +107,6 @@ def _key(value: Value | int) -> Any:
     """Equal for values that depend on the same choices in the same way."""
     if not isinstance(value, Value) or len(segments(value)) > 1:
         return value
-    options = [choice.values for choice in value.choices]
-    if math.prod(map(len, options)) > _MOST_CASES:
+    if math.prod(len(choice.values) for choice in value.choices) > _MOST_CASES:
         return value
-    names = tuple(choice.name for choice in value.choices)
-    cases = (dict(zip(names, case, strict=True)) for case in itertools.product(*options))
-    return names, tuple(map(value.at, cases))
+    return tuple(choice.name for choice in value.choices), tuple(cases(value))

@@ -34,8 +34,16 @@ def search_space(model: nn.Module) -> SearchSpace:
     """
     choices: dict[str, Choice] = {}
     uses: dict[str, list[Condition]] = {}
-    _collect(model, {}, choices, uses)
-    conditions = {name: cases for name, cases in uses.items() if {} not in cases}
+    for choice, condition in _uses(model, {}):
+        if choices.setdefault(choice.name, choice) != choice:
+            raise ValueError(
+                f"two choices are named {choice.name!r}: {list(choices[choice.name].values)} "
+                f"and {list(choice.values)}"
+            )
+        cases = uses.setdefault(choice.name, [])
+        if condition not in cases:
+            cases.append(condition)
+    conditions = {name: found for name, found in uses.items() if {} not in found}
     return SearchSpace(choices.values(), conditions)
 
 
@@ -129,28 +137,17 @@ def _reset(module: nn.Module) -> None:
         )
 
 
-def _collect(
-    module: nn.Module,
-    condition: Condition,
-    choices: dict[str, Choice],
-    uses: dict[str, list[Condition]],
-) -> None:
+def _uses(module: nn.Module, condition: Condition) -> Iterator[tuple[Choice, Condition]]:
+    """Each choice that a module or one within it uses, and when that one can run."""
     conditions: Mapping[str, Condition] = {}
     if isinstance(module, ElasticModule):
         conditions = module.conditions()
-        for choice in (choice for value in module.values() for choice in value.choices):
-            if choices.setdefault(choice.name, choice) != choice:
-                raise ValueError(
-                    f"two choices are named {choice.name!r}: {list(choices[choice.name].values)} "
-                    f"and {list(choice.values)}"
-                )
-            cases = uses.setdefault(choice.name, [])
-            if condition not in cases:
-                cases.append(condition)
+        for value in module.values():
+            yield from ((choice, condition) for choice in value.choices)
     for name, child in module._modules.items():
         both = _both(condition, conditions[name]) if name in conditions else condition
         if child is not None and both is not None:
-            _collect(child, both, choices, uses)
+            yield from _uses(child, both)
 
 
 def _both(one: Condition, other: Condition) -> Condition | None:

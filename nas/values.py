@@ -18,8 +18,9 @@ import functools
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from .architecture import Architecture, Scalar
@@ -37,7 +38,7 @@ __all__ = [
     "maximum",
     "resolve",
 ]
-__all__ += ["outcomes", "segments"]
+__all__ += ["cases", "outcomes", "segments"]
 
 
 class Value(ABC):
@@ -271,9 +272,15 @@ def maximum(value: Value | int) -> int:
 
 def outcomes(value: Value) -> tuple[Any, ...]:
     """All that `value` can be, ascending, each once."""
-    options = itertools.product(*(choice.values for choice in value.choices))
-    names = [choice.name for choice in value.choices]
-    return tuple(sorted({value.at(dict(zip(names, values, strict=True))) for values in options}))
+    return tuple(sorted(set(cases(value))))
+
+
+def cases(value: Value, fixed: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Any]:
+    """What `value` is for each combination of its choices' values that are not fixed by name."""
+    given = {choice: fixed.get(choice.name) for choice in value.choices}
+    options = (choice.values if own is None else (own,) for choice, own in given.items())
+    for values in itertools.product(*options):
+        yield value.at({choice.name: own for choice, own in zip(given, values, strict=True)})
 
 
 def resolve(value: Value | int, architecture: Mapping[str, Any]) -> int:
@@ -300,13 +307,8 @@ def _largest(value: Value | int, fixed: Mapping[str, Any]) -> int:
         return _integer(value.largest if given is None else given, [value.name])
     if isinstance(value, _Concatenation):
         return sum(_largest(part, fixed) for part in value.operands)
-    names, open_values = [], []
-    for choice in value.choices:
-        names.append(choice.name)
-        given = fixed.get(choice.name)
-        open_values.append(choice.values if given is None else (given,))
-    combinations = itertools.product(*open_values)
-    return max(_integer(value.at(dict(zip(names, v, strict=True))), names) for v in combinations)
+    names = [choice.name for choice in value.choices]
+    return max(_integer(number, names) for number in cases(value, fixed))
 
 
 def _integer(number: Any, names: list[str]) -> int:

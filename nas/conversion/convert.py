@@ -111,8 +111,7 @@ def convert(
     supernet = copy.deepcopy(net).eval()
     conversion = _Conversion(supernet, inputs, keep, depths)
     if plan is None:
-        made = conversion.plan(widths, kernels, scores)
-        made = conversion.tried(made)
+        made = conversion.tried(conversion.plan(widths, kernels, scores))
     else:
         made = conversion.planned(plan)
     build(supernet, conversion.layers.values(), conversion.classes, made)
@@ -150,8 +149,6 @@ def _check(
 
 
 class _Conversion:
-    """One network on its way."""
-
     def __init__(
         self, net: nn.Module, inputs: tuple[Any, ...], keep: Sequence[str], depths: bool
     ) -> None:
@@ -171,7 +168,6 @@ class _Conversion:
         found = depth_choices(net, self.known.blocks, ties) if depths else {}
         self.depths = {name: choice for name, choice in found.items() if not self._kept(name)}
         self.classes, self.reasons = ties.classes()
-        self.shapes = list(self.known.output)
         self.refused: dict[str, str] = {}  # name of a choice → why there is none
         self.fixed: dict[str, str] = {}  # what is told of it, but of widths
 
@@ -181,10 +177,7 @@ class _Conversion:
         return any(fnmatchcase(outer, pattern) for outer in within for pattern in self._keep)
 
     def plan(
-        self,
-        widths: Sequence[float],
-        kernels: bool,
-        scores: Mapping[str, Tensor] | None,
+        self, widths: Sequence[float], kernels: bool, scores: Mapping[str, Tensor] | None
     ) -> Plan:
         """All that could be elastic."""
         each = class_scores(self.layers.values(), self.classes, scores)
@@ -222,17 +215,14 @@ class _Conversion:
                 for name, value in _without(values, {**self.refused, **bad}).items():
                     if _pattern(name) in alike:  # which fails as well, as a rule
                         bad |= self._failing(plan, largest, {name: value})
-                self._refuse(plan, bad)
+                self.refused |= bad
+                for name, why in bad.items():
+                    if name in plan.groups:
+                        self.reasons |= dict.fromkeys(plan.groups[name].classes.tolist(), why)
+                    else:
+                        self.fixed[name] = why
                 plan = plan.without(bad)
         return plan
-
-    def _refuse(self, plan: Plan, bad: Mapping[str, str]) -> None:
-        self.refused |= bad
-        for name, why in bad.items():
-            if name in plan.groups:
-                self.reasons |= dict.fromkeys(plan.groups[name].classes.tolist(), why)
-            else:
-                self.fixed[name] = why
 
     def _failing(
         self, plan: Plan, largest: dict[str, Scalar], values: dict[str, Scalar]
@@ -280,7 +270,7 @@ class _Conversion:
             trace(self.net, self.inputs, Checked(~moving), known)
         except Exception as error:
             return error
-        if known.output != self.shapes:
+        if known.output != self.known.output:
             return ValueError("its output has another shape")
         for name, layer in known.layers.items() if not shortened else ():
             if layer.reads is not None and self.layers[name].runs and not layer.runs:
@@ -319,7 +309,6 @@ class _Conversion:
         }
 
     def planned(self, data: Mapping[str, Any]) -> Plan:
-        """The plan that `to_json` gave."""
         known, found = candidates(self.layers, self.classes, self.reasons), {}
         for name, wanted in data["widths"].items():
             order = torch.tensor(wanted["order"])
@@ -349,6 +338,5 @@ def _pattern(name: str) -> str:
 
 
 def _told(error: Exception) -> str:
-    """An error in one line."""
     lines = str(error).strip().splitlines()
     return f"{lines[0] if lines else type(error).__name__}"[:300]

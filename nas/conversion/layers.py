@@ -99,7 +99,6 @@ class _Reader(Layer):
     def apply(
         self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
     ) -> Channels | None:
-        """Reads along its channel dimension, and writes channels of its own."""
         self.runs += 1
         if not self.fits:
             self.fix(ledger, f"{self.name} has parameters of its own")
@@ -138,7 +137,6 @@ class _Keeper(Layer):
     def apply(
         self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
     ) -> Channels | None:
-        """Every channel stays what it is."""
         self.runs += 1
         if not self.fits:
             ledger.fix(self.reads, f"{self.name} has parameters of its own")
@@ -153,7 +151,6 @@ class _Keeper(Layer):
         return given
 
     def _dim(self, x: Tensor, given: Channels) -> int:
-        """Where its channels lie in an input."""
         if not isinstance(self.module, nn.LayerNorm):
             return 1
         if type(self.module).forward is nn.LayerNorm.forward:

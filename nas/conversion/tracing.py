@@ -162,11 +162,8 @@ class _Tracer(TorchDispatchMode):
         return self._layers[module]
 
     def divided(self, labels: Tensor) -> int:
-        """Which of the dimensions that channels were divided into holds them from now on.
-
-        It is that of heads where the module counts them, else the largest that is not written
-        down in the module, from the last one on.
-        """
+        # It is that of heads where the module counts them, else the largest that is not written
+        # down in the module, from the last one on.
         name = self._names[self._stack[-1]]
         place = name, self._divided[name]
         self._divided[name] += 1
@@ -190,10 +187,7 @@ class _Tracer(TorchDispatchMode):
         return isinstance(self._layers.get(module), _Owner | None)
 
     def joined(self, labels: Tensor) -> None:
-        """Note the labels of a dimension that channels were joined into.
-
-        A module with heads may have its size written down: that of all heads side by side.
-        """
+        # A module with heads may have its size written down: that of all heads side by side.
         module = self._stack[-1]
         if not bool((labels[1:] == labels[:-1]).any()):
             return  # heads one after the other, of each image
@@ -201,7 +195,6 @@ class _Tracer(TorchDispatchMode):
             self.counted(labels)
 
     def counted(self, labels: Tensor) -> None:
-        """Note labels whose number may be written down in the module that runs."""
         module = self._stack[-1]
         if not self._first or not self._is_free(module) or any(hasattr(module, n) for n in _TAKEN):
             return
@@ -210,7 +203,6 @@ class _Tracer(TorchDispatchMode):
                 self._owner(module).counts.setdefault(name, labels)
 
     def here(self, name: str) -> str:
-        """An operator's name and where it runs."""
         where = self._names[self._stack[-1]] if self._stack else ""
         return f"{name} in {where}" if where else name
 

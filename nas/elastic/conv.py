@@ -217,8 +217,6 @@ class _Convolution(ElasticModule, _ConvNd):
 
 
 class _ElasticConv(_Convolution):
-    """The forward pass of an elastic convolution in any number of dimensions."""
-
     def forward(self, x: Tensor) -> Tensor:
         active = self.active
         check_channels(self, x.shape[-1 - self.dims], active.in_channels)
@@ -230,8 +228,6 @@ class _ElasticConv(_Convolution):
 
 
 class _ElasticConvTranspose(_Convolution, _ConvTransposeNd):
-    """The forward pass of an elastic transposed convolution in any number of dimensions."""
-
     transposed = True
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
@@ -272,8 +268,6 @@ class ElasticConvTranspose3d(_ElasticConvTranspose, nn.ConvTranspose3d):
 
 
 class _LinearSettings(NamedTuple):
-    """What is active of a linear layer."""
-
     in_features: int
     out_features: int
     rows: tuple[Part, ...]

@@ -31,8 +31,6 @@ _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
 class _NormSettings(NamedTuple):
-    """What is active of a normalisation."""
-
     channels: int
     where: tuple[Part, ...]
 

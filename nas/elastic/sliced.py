@@ -31,8 +31,6 @@ _OWN = {"numbers", "active", "_names", "_values", "_known", "_cuts", "_attribute
 
 
 class _Slices(NamedTuple):
-    """What is active of a layer."""
-
     tensors: dict[str, tuple[tuple[int, tuple[Part, ...]], ...]]  #: name → dimension, where
     attributes: dict[str, Any]
 

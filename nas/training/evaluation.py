@@ -67,11 +67,10 @@ def named_subnet(space: SearchSpace, wanted: str | Mapping[str, Sequence[Scalar]
     Raises:
         ValueError: any other word, or patterns that do not fit the space.
     """
+    if wanted == "middle":
+        wanted = {c.name: [c.values[len(c.values) // 2]] for c in space}
     if isinstance(wanted, Mapping):
         return space.restrict(wanted).largest()
-    if wanted == "middle":
-        middle = {c.name: [c.values[len(c.values) // 2]] for c in space}
-        return space.restrict(middle).largest()
     if wanted not in ("largest", "smallest"):
         raise ValueError(
             f"{wanted!r} names no subnet: choose largest, middle, smallest, or give patterns of "
@@ -123,9 +122,10 @@ def watch(task: Task, subnets: Mapping[str, Architecture]) -> list[Watched]:
 @contextmanager
 def standing_in(task: LightningModule, net: nn.Module, **others: nn.Module) -> Iterator[None]:
     """Let the task have another network, and other modules, within the block."""
-    own = {name: getattr(task, name) for name in ("net", *others)}
+    others["net"] = net
+    own = {name: getattr(task, name) for name in others}
     try:
-        for name, module in {"net": net, **others}.items():
+        for name, module in others.items():
             setattr(task, name, module)
         yield
     finally:
@@ -200,10 +200,7 @@ def _seeded_generators(*owners: object) -> Iterator[None]:
 
 
 def _loader(trainer: Trainer) -> Any:
-    """A loader of training batches besides the one that training is in the middle of.
-
-    Of several loaders the first.
-    """
+    """A loader of training batches besides the one that training is in the middle of."""
     data = trainer.datamodule  # type: ignore[attr-defined]
     if data is not None:
         if trainer.state.fn != "fit":

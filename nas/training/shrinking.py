@@ -220,10 +220,9 @@ class ProgressiveShrinking(SupernetTask):
 
 
 class _StageCheckpoints(Checkpoint):
-    """Writes `stage2_depth.ckpt` when a stage of progressive shrinking ends."""
+    """Writes `stage2_depth.ckpt` when a stage ends, beside the files of a `ModelCheckpoint`."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the file beside those of a `ModelCheckpoint` if there is one."""
         task, epoch = cast("ProgressiveShrinking", pl_module), trainer.current_epoch + 1
         if epoch not in task.starts or task._brief:
             return
@@ -240,11 +239,7 @@ class _StageCheckpoints(Checkpoint):
 
 
 def _stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpace]:
-    """For each stage the part of the space that is open in it.
-
-    Raises:
-        ValueError: a pattern of a stage names no choice, or leaves one without values.
-    """
+    """For each stage the part of the space that is open in it."""
     spaces, opened = [], set()
     for stage in stages:
         for pattern in stage.opens:

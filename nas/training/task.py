@@ -243,7 +243,16 @@ class SupernetTask(LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         """Extract and recalibrate the watched subnets; to predict, the first of them alone."""
-        self._extract()
+        trainer = self.trainer
+        self._subnets = watch(self.task, self.watched_subnets(first=trainer.predicting))
+        count = self.recalibration_batches
+        count = min(count, 1) if trainer.sanity_checking else count
+        if count:
+            nets = [subnet.net for subnet in self._subnets]
+            if trainer.state.fn == "fit" and not trainer.sanity_checking:
+                activate(self.task.net, self.full_space.largest())
+                nets.append(self.task.net)
+            self._recalibrate(nets, count)
         self._for_each("on_{}_epoch_start")
 
     def validation_step(self, batch: Any, batch_idx: int, *index: int) -> None:
@@ -327,17 +336,6 @@ class SupernetTask(LightningModule):
         for schedule in self.trainer.lr_scheduler_configs:
             if schedule.interval == interval and count % schedule.frequency == 0:
                 self.task.lr_scheduler_step(schedule.scheduler, None)
-
-    def _extract(self) -> None:
-        self._subnets = watch(self.task, self.watched_subnets(first=self.trainer.predicting))
-        count = self.recalibration_batches
-        count = min(count, 1) if self.trainer.sanity_checking else count
-        if count:
-            nets = [subnet.net for subnet in self._subnets]
-            if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
-                activate(self.task.net, self.full_space.largest())
-                nets.append(self.task.net)
-            self._recalibrate(nets, count)
 
     def _recalibrate(self, nets: list[nn.Module], count: int) -> None:
         """Recalibrate networks in one pass over the first training batches.
