@@ -119,7 +119,7 @@ def _epipolar(
         "epipolar_correlation",
         f"4 pairs, {channels}x{height}x{width}, {levels} levels, {radius}",
         lambda r, *p: epipolar_correlation(r, p, *lines, radius),
-        lambda r, *p: _epipolar_plain(r, p, *lines, radius),
+        lambda r, *p: _epipolar_plain(r, p, lines, radius),
         [reference, *pyramid],
         2 * 4 * texels * reference.numel(),
         sum(x.nbytes for x in lines),

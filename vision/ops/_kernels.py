@@ -45,7 +45,7 @@ Arguments = tuple[Argument, ...]
 """Of a kernel: a pointer, a ``long long`` or a ``double``."""
 
 _THREAD = threading.local()
-_FAILED: dict[str, str] = {}
+_FAILED: dict[tuple[str, torch.device], str] = {}
 _WARNED: set[str] = set()
 
 
@@ -76,7 +76,7 @@ def choose(
     def call(*arguments: Any) -> Any:
         tensor, asked = arguments[0], setting()
         reason: str | None
-        kind = tensor.device.type
+        here, kind = (operator, tensor.device), tensor.device.type
         if asked == "torch" or kind == "meta":
             return reference(*arguments)
         if kind != _DEVICE:
@@ -88,12 +88,12 @@ def choose(
         else:
             reason = refuses(*arguments) if refuses else None
         if reason is None:
-            reason = _unusable(tensor.device) or _FAILED.get(operator)
+            reason = _unusable(tensor.device) or _FAILED.get(here)
             if reason is None:
                 try:
                     return kernel(*arguments)
                 except _KernelMissing as error:
-                    reason = _FAILED[operator] = str(error)
+                    reason = _FAILED[here] = str(error)
             if not asked:
                 _warn_once(f"{operator} takes its PyTorch reference, which is slower: {reason}")
         if asked:
@@ -179,19 +179,7 @@ def _source(file: str) -> str:
 
 
 def _compile_kernels(file: str, kernels: tuple[str, ...], architecture: str) -> Any:
-    """Compiles functions of a ``.cu`` file; no GPU is needed.
-
-    Args:
-        file: name without suffix.
-        kernels: names with template arguments.
-        architecture: such as ``sm_90``.
-
-    Returns:
-        ``cuda.core.ObjectCode`` with machine code.
-
-    Raises:
-        _KernelMissing: cuda-core or NVRTC is missing, or they refuse; with what they say.
-    """
+    """``cuda.core.ObjectCode`` of functions of a ``.cu`` file for ``sm_90`` …; needs no GPU."""
     try:
         core = _core()
         options = core.ProgramOptions(

@@ -33,14 +33,11 @@ def check_pair(left: Tensor, right: Tensor) -> None:
     check_types("left and right", left, right)
 
 
-def check_types(what: str, *features: Tensor) -> None:
-    """Raises ValueError unless features have one type, or autocast gives them one."""
-    types = {x.dtype for x in features}
-    if len(types) == 1:
-        return
-    # Autocast leaves float64 as it is.
-    cast = torch.is_autocast_enabled(features[0].device.type) and torch.float64 not in types
-    if not cast:
+def check_types(what: str, first: Tensor, *others: Tensor | None) -> None:
+    """Raises ValueError unless those given have one type, or autocast gives them one."""
+    types = {first.dtype, *(x.dtype for x in others if x is not None)}
+    cast = torch.is_autocast_enabled(first.device.type) and torch.float64 not in types
+    if len(types) > 1 and not cast:
         raise ValueError(
             f"{what} are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast, "
             "which leaves float64 as it is"
@@ -60,9 +57,15 @@ def check_at_least(name: str, value: int, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def define(name: str, schema: str, function: Callable[..., Any]) -> torch.library.CustomOpDef:
-    """The operator ``vizoo::name``, which changes none of its arguments."""
+def define(
+    name: str, schema: str, function: Callable[..., Any], fake: Callable[..., Any]
+) -> torch.library.CustomOpDef:
+    """The operator ``vizoo::name``, which changes none of its arguments.
+
+    `fake` allocates the results of a call without computing them.
+    """
     operator = torch.library.custom_op(f"vizoo::{name}", function, mutates_args=(), schema=schema)
+    operator.register_fake(fake)
     for key in ("CPU", "CUDA"):
         _LIBRARY.impl(name, _untraced(function), key)
     return operator
@@ -94,7 +97,8 @@ def register_pair_operator(
     forward: Callable[..., Tensor],
     backward: Callable[..., tuple[Tensor, Tensor]],
     shape: Callable[..., tuple[int, ...]],
-    cuda: tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]],
+    forward_cuda: Callable[..., Tensor],
+    backward_cuda: Callable[..., tuple[Tensor, Tensor]],
     *,
     bilinear: bool = True,
 ) -> None:
@@ -110,23 +114,25 @@ def register_pair_operator(
         forward: ``forward(left, right, *sizes)``.
         backward: ``backward(gradient, left, right, *sizes)``, laid out as ``empty_like``.
         shape: shape of the result, from the same arguments as ``forward``.
-        cuda: ``forward`` and ``backward`` by kernels.
+        forward_cuda: ``forward`` by kernels.
+        backward_cuda: ``backward`` by kernels.
         bilinear: True for an operator linear in each of left and right, False for one that is
             linear in the pair.
     """
     integers = "".join(f", SymInt {size}" for size in sizes.split())
     pair = f"Tensor left, Tensor right{integers}"
-    operator = define(name, f"({pair}) -> Tensor", choose(name, forward, cuda[0]))
-    schema = f"(Tensor gradient, {pair}) -> (Tensor, Tensor)"
-    derivative = define(f"{name}_backward", schema, choose(name, backward, cuda[1]))
-
-    @operator.register_fake
-    def _(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
-        return left.new_empty(shape(left, right, *sizes))
-
-    @derivative.register_fake
-    def _(gradient: Tensor, left: Tensor, right: Tensor, *sizes: int) -> tuple[Tensor, Tensor]:
-        return torch.empty_like(left), torch.empty_like(right)
+    operator = define(
+        name,
+        f"({pair}) -> Tensor",
+        choose(name, forward, forward_cuda),
+        lambda left, *given: left.new_empty(shape(left, *given)),
+    )
+    derivative = define(
+        f"{name}_backward",
+        f"(Tensor gradient, {pair}) -> (Tensor, Tensor)",
+        choose(name, backward, backward_cuda),
+        lambda _, left, right, *sizes: (torch.empty_like(left), torch.empty_like(right)),
+    )
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         left, right, *ctx.sizes = inputs
@@ -210,14 +216,16 @@ def register_composite(
     def laid_out(*given: Any) -> Tensor:
         return fake(*given).copy_(function(*given))
 
-    schema = f"({arguments}) -> Tensor"
-    operator = define(f"{name}_fused", schema, choose(name, laid_out, forward))
-    operator.register_fake(fake)
+    call = choose(name, laid_out, forward)
+    operator = define(f"{name}_fused", f"({arguments}) -> Tensor", call, fake)
     derivatives = []
     for place, (tensor, gradients) in enumerate(backward.items()):
-        schema = f"(Tensor gradient, {arguments}) -> Tensor"
-        derivative = define(f"{name}_fused_{tensor}", schema, choose(name, *gradients))
-        derivative.register_fake(lambda _, *given, place=place: torch.empty_like(given[place]))
+        derivative = define(
+            f"{name}_fused_{tensor}",
+            f"(Tensor gradient, {arguments}) -> Tensor",
+            choose(name, *gradients),
+            lambda _, *given, place=place: torch.empty_like(given[place]),
+        )
         derivatives.append(derivative)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

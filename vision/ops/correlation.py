@@ -258,28 +258,20 @@ def _kernels(
     """Forward and backward by kernels, of an operator whose sizes mean a shape and a window."""
 
     def forward(left: Tensor, right: Tensor, *sizes: int) -> Tensor:
-        return _launch_forward(left, right, shape(left, right, *sizes), *window(*sizes))
+        return _launch_forward(left, right, shape(left, right, *sizes), window(*sizes))
 
     def backward(
         gradient: Tensor, left: Tensor, right: Tensor, *sizes: int
     ) -> tuple[Tensor, Tensor]:
-        return _launch_backward(gradient, left, right, *window(*sizes))
+        return _launch_backward(gradient, left, right, window(*sizes))
 
     return forward, backward
 
 
-def _launch_forward(
-    left: Tensor,
-    right: Tensor,
-    shape: tuple[int, ...],
-    groups: int,
-    lines: int,
-    count: int,
-    shift: int,
-    reverse: bool,
-) -> Tensor:
+def _launch_forward(left: Tensor, right: Tensor, shape: tuple[int, ...], window: _Window) -> Tensor:
     """Of a `shape` that holds (B, groups, lines, count, H, W)."""
     out = left.new_empty(shape)
+    groups, lines, count, shift, reverse = window
     batch, channels, height, width = left.shape
     channels //= groups
     if out.numel() == 0 or channels == 0:
@@ -314,15 +306,9 @@ def _launch_forward(
 
 
 def _launch_backward(
-    gradient: Tensor,
-    left: Tensor,
-    right: Tensor,
-    groups: int,
-    lines: int,
-    count: int,
-    shift: int,
-    reverse: bool,
+    gradient: Tensor, left: Tensor, right: Tensor, window: _Window
 ) -> tuple[Tensor, Tensor]:
+    groups, lines, count, shift, reverse = window
     batch, channels, height, width = left.shape
     grads = torch.empty_like(left), torch.empty_like(right)
     channels //= groups
@@ -352,37 +338,24 @@ def _launch_backward(
     return grads
 
 
-_CORRELATION_CUDA = _kernels(
-    _correlation_shape, lambda displacements: (1, 1, displacements, 0, False)
-)
-_GROUPED_CUDA = _kernels(
-    _grouped_shape, lambda displacements, groups: (groups, 1, displacements, 0, False)
-)
-_SQUARE_CUDA = _kernels(
-    _square_shape, lambda radius: (1, 2 * radius + 1, 2 * radius + 1, radius, True)
-)
-
-register_pair_operator(
-    "correlation",
-    "displacements",
+_CORRELATION = (
     _correlation_forward,
     _correlation_backward,
     _correlation_shape,
-    _CORRELATION_CUDA,
+    *_kernels(_correlation_shape, lambda count: (1, 1, count, 0, False)),
 )
-register_pair_operator(
-    "group_wise_correlation",
-    "displacements groups",
+_GROUPED = (
     _grouped_forward,
     _grouped_backward,
     _grouped_shape,
-    _GROUPED_CUDA,
+    *_kernels(_grouped_shape, lambda count, groups: (groups, 1, count, 0, False)),
 )
-register_pair_operator(
-    "correlation_2d",
-    "radius",
+_SQUARE = (
     _square_forward,
     _square_backward,
     _square_shape,
-    _SQUARE_CUDA,
+    *_kernels(_square_shape, lambda r: (1, 2 * r + 1, 2 * r + 1, r, True)),
 )
+register_pair_operator("correlation", "displacements", *_CORRELATION)
+register_pair_operator("group_wise_correlation", "displacements groups", *_GROUPED)
+register_pair_operator("correlation_2d", "radius", *_SQUARE)

@@ -78,11 +78,10 @@ def epipolar_correlation(
     _check(reference, pyramid, base, direction, flow)
     check_at_least("radius", radius, 0)
     check_at_least("memory", memory, 1)
+    lines = [base, direction, flow]
     if exporting():
-        return _plain(reference, pyramid, base, direction, flow, radius)
-    return torch.ops.vizoo.epipolar_correlation(
-        reference, list(pyramid), base, direction, flow, radius, memory
-    )
+        return _plain(reference, pyramid, lines, radius)
+    return torch.ops.vizoo.epipolar_correlation(reference, list(pyramid), lines, radius, memory)
 
 
 def _check(
@@ -122,17 +121,15 @@ def _precise(tensor: Tensor) -> Tensor:
 
 
 def _plain(
-    reference: Tensor,
-    pyramid: Sequence[Tensor],
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
-    radius: int,
+    reference: Tensor, pyramid: Sequence[Tensor], lines: Sequence[Tensor], radius: int
 ) -> Tensor:
-    """The same with standard operators that trace with dynamic sizes; all samples at once."""
+    """The same with standard operators that trace with dynamic sizes; all samples at once.
+
+    Here and below `lines` are base, direction and flow.
+    """
+    base, direction, flow = map(_precise, lines)
     (batch, channels, height, width), views = reference.shape, flow.shape[1]
     count, dtype = 2 * radius + 1, accumulation_type(reference)
-    base, direction, flow = (_precise(x) for x in (base, direction, flow))
     step = torch.arange(-radius, radius + 1, device=flow.device, dtype=flow.dtype)
     step = (flow[:, :, None] + step.view(-1, 1, 1)).flatten(0, 1)  # (B S, K, H, W)
     base, direction = base.flatten(0, 1), direction.flatten(0, 1)
@@ -162,29 +159,25 @@ def _table(features: Tensor) -> Tensor:
 
 
 def _chunks(
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
-    sizes: Sequence[tuple[int, int]],
+    reference: Tensor,
+    pyramid: Sequence[Tensor],
+    lines: Sequence[Tensor],
     radius: int,
-    channels: int,
     memory: int,
-    dtype: torch.dtype,
 ) -> Iterator[tuple[int, int, slice, list[tuple[Tensor, Tensor]]]]:
     """Chunks of pixels: image, view, pixels, and for each level the texels that they read.
 
     Texels are (n, K, 4) rows of the level's table and their weights.
     """
-    views, count = flow.shape[1], 2 * radius + 1
-    pixels = flow[0, 0].numel()
-    numbers = count * (channels + _OVERHEAD * len(sizes))
+    dtype, flow = accumulation_type(reference), lines[2]
+    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
+    numbers = (2 * radius + 1) * (reference.shape[1] + _OVERHEAD * len(sizes))
     step = max(1, memory // (dtype.itemsize * numbers))
     along = torch.arange(-radius, radius + 1, device=flow.device, dtype=flow.dtype)
     for image in range(flow.shape[0]):
-        for view in range(views):
-            lines = (x[image, view].flatten(-2) for x in (base, direction, flow))
-            start, towards, travelled = (_precise(x) for x in lines)
-            for first in range(0, pixels, step):
+        for view in range(flow.shape[1]):
+            start, towards, travelled = (_precise(x[image, view].flatten(-2)) for x in lines)
+            for first in range(0, len(travelled), step):
                 some = slice(first, first + step)
                 places = (travelled[some, None] + along).unsqueeze(0)
                 places = places * towards[:, some, None] + start[:, some, None]  # (2, n, K)
@@ -212,21 +205,16 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
 def _forward(
     reference: Tensor,
     pyramid: Sequence[Tensor],
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
+    lines: Sequence[Tensor],
     radius: int,
     memory: int,
 ) -> Tensor:
-    cost = reference.new_empty(_shape(reference, pyramid, flow, radius))
-    dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
-    channels, held = reference.shape[1], None
+    cost = reference.new_empty(_shape(pyramid, lines, radius))
+    channels, count, held = reference.shape[1], 2 * radius + 1, None
     if cost.numel() == 0 or channels == 0:
         return cost.zero_()
     out = cost.flatten(3).unflatten(2, (len(pyramid), count))
-    chunks = _chunks(base, direction, flow, sizes, radius, channels, memory, dtype)
-    for image, view, some, texels in chunks:
+    for image, view, some, texels in _chunks(reference, pyramid, lines, radius, memory):
         if held != (image, view):
             held = image, view
             tables = [_table(level[image, view]) for level in pyramid]
@@ -244,9 +232,7 @@ def _backward(
     gradient: Tensor,
     reference: Tensor,
     pyramid: Sequence[Tensor],
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
+    lines: Sequence[Tensor],
     radius: int,
     memory: int,
 ) -> tuple[Tensor, list[Tensor]]:
@@ -255,15 +241,12 @@ def _backward(
     With a the gradient times a texel's weight: to the reference the sum of a f, to the texel a
     times the reference.
     """
-    dtype, count = accumulation_type(reference), 2 * radius + 1
-    sizes = [(level.shape[3], level.shape[4]) for level in pyramid]
-    channels = reference.shape[1]
+    dtype, channels = accumulation_type(reference), reference.shape[1]
     to_reference = torch.zeros_like(reference, dtype=dtype)
     to_pyramid = [torch.zeros_like(level, dtype=dtype) for level in pyramid]
     if gradient.numel() and channels:
-        gradient = gradient.flatten(3).unflatten(2, (len(pyramid), count))
-        chunks = _chunks(base, direction, flow, sizes, radius, channels, memory, dtype)
-        for image, view, some, texels in chunks:
+        gradient = gradient.flatten(3).unflatten(2, (len(pyramid), 2 * radius + 1))
+        for image, view, some, texels in _chunks(reference, pyramid, lines, radius, memory):
             mean = _table(reference[image])[some] / channels
             into = to_reference[image].flatten(1)
             for level, (index, weight) in enumerate(texels):
@@ -301,40 +284,36 @@ def _scatter(rows: Tensor, index: Tensor, weight: Tensor, length: int) -> Tensor
     )
 
 
-def _shape(
-    reference: Tensor, pyramid: Sequence[Tensor], flow: Tensor, radius: int
-) -> tuple[int, ...]:
-    planes = len(pyramid) * (2 * radius + 1)
-    return flow.shape[0], flow.shape[1], planes, *flow.shape[2:]
+def _shape(pyramid: Sequence[Tensor], lines: Sequence[Tensor], radius: int) -> tuple[int, ...]:
+    batch, views, *size = lines[2].shape
+    return batch, views, len(pyramid) * (2 * radius + 1), *size
 
 
-def _refuses(reference: Tensor, pyramid: Sequence[Tensor], *lines: Tensor | int) -> str | None:
+def _refuses(
+    reference: Tensor, pyramid: Sequence[Tensor], lines: Sequence[Tensor], *_: int
+) -> str | None:
     """Too many channels, or float64, which says how exact lines are to be."""
     if reference.shape[1] > _CHANNELS:
         return f"no kernels for more than {_CHANNELS} channels"
-    double = any(isinstance(x, Tensor) and x.dtype == torch.float64 for x in lines)
+    double = any(x.dtype == torch.float64 for x in lines)
     return "no kernels for lines in float64" if double else None
 
 
 def _forward_cuda(
     reference: Tensor,
     pyramid: Sequence[Tensor],
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
+    lines: Sequence[Tensor],
     radius: int,
     memory: int,
 ) -> Tensor:
-    views, height, width = flow.shape[1:]
-    out = reference.new_empty(_shape(reference, pyramid, flow, radius))
+    views, height, width = lines[2].shape[1:]
+    out = reference.new_empty(_shape(pyramid, lines, radius))
     if out.numel() == 0 or reference.shape[1] == 0:
         return out.zero_()
     features = [_channels_last(level) for level in pyramid]
     nothing = [features[0].new_empty(0)] * len(features)
     blocks = -(-height * width // _PIXELS), 1, len(reference) * views
-    _launch(
-        "forward", blocks, reference, features, nothing, (base, direction, flow), (out,), radius
-    )
+    _launch("forward", blocks, reference, features, nothing, lines, (out,), radius)
     return out
 
 
@@ -342,9 +321,7 @@ def _backward_cuda(
     gradient: Tensor,
     reference: Tensor,
     pyramid: Sequence[Tensor],
-    base: Tensor,
-    direction: Tensor,
-    flow: Tensor,
+    lines: Sequence[Tensor],
     radius: int,
     memory: int,
 ) -> tuple[Tensor, list[Tensor]]:
@@ -355,7 +332,6 @@ def _backward_cuda(
     if gradient.numel() and channels:
         blocks = -(-height * width // _WARPS), 1, batch
         given = gradient.to(reference.dtype).contiguous(), to_reference
-        lines = base, direction, flow
         _launch("backward", blocks, reference, features, grads, lines, given, radius)
     to_pyramid = [_like(x, level) for x, level in zip(grads, pyramid, strict=True)]
     return _like(to_reference.permute(0, 3, 1, 2), reference), to_pyramid
@@ -419,35 +395,33 @@ def _like(gradient: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _register() -> None:
-    arguments = "Tensor reference, Tensor[] pyramid, Tensor base, Tensor direction, Tensor flow, "
-    arguments += "SymInt radius, SymInt memory"
+    arguments = "Tensor reference, Tensor[] pyramid, Tensor[] lines, SymInt radius, SymInt memory"
     name = "epipolar_correlation"
-    call = choose(name, _forward, _forward_cuda, refuses=_refuses)
-    operator = define(name, f"({arguments}) -> Tensor", call)
-    call = choose(name, _backward, _backward_cuda, atomics=True, refuses=lambda _, *x: _refuses(*x))
-    schema = f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])"
-    derivative = define(f"{name}_backward", schema, call)
-
-    @operator.register_fake
-    def _(reference: Tensor, pyramid: Sequence[Tensor], *lines: Any) -> Tensor:
-        _, _, flow, radius, _ = lines
-        return reference.new_empty(_shape(reference, pyramid, flow, radius))
-
-    @derivative.register_fake
-    def _(
-        gradient: Tensor, reference: Tensor, pyramid: Sequence[Tensor], *_: Any
-    ) -> tuple[Tensor, list[Tensor]]:
-        return torch.empty_like(reference), [torch.empty_like(level) for level in pyramid]
+    operator = define(
+        name,
+        f"({arguments}) -> Tensor",
+        choose(name, _forward, _forward_cuda, refuses=_refuses),
+        lambda reference, *given: reference.new_empty(_shape(*given[:3])),
+    )
+    derivative = define(
+        f"{name}_backward",
+        f"(Tensor gradient, {arguments}) -> (Tensor, Tensor[])",
+        choose(name, _backward, _backward_cuda, atomics=True, refuses=lambda _, *x: _refuses(*x)),
+        lambda _, reference, pyramid, *others: (
+            torch.empty_like(reference),
+            [torch.empty_like(level) for level in pyramid],
+        ),
+    )
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        reference, pyramid, base, direction, flow, ctx.radius, ctx.memory = inputs
-        ctx.save_for_backward(reference, base, direction, flow, *pyramid)
+        reference, pyramid, lines, ctx.radius, ctx.memory = inputs
+        ctx.save_for_backward(reference, *lines, *pyramid)
 
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         reference, base, direction, flow, *pyramid = ctx.saved_tensors
-        lines = base, direction, flow, ctx.radius, ctx.memory
-        to_reference, to_pyramid = derivative(gradient, reference, pyramid, *lines)
-        return to_reference, to_pyramid, None, None, None, None, None
+        lines = [base, direction, flow]
+        grads = derivative(gradient, reference, pyramid, lines, ctx.radius, ctx.memory)
+        return *grads, [None] * len(lines), None, None
 
     operator.register_autograd(backward, setup_context=keep)
 

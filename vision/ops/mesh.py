@@ -22,7 +22,14 @@ from torch.utils.flop_counter import register_flop_formula
 
 from ._banded import accumulation_type
 from ._kernels import KERNELS, TYPES, choose, launch
-from ._registration import check_at_least, check_devices, define, exporting, register_autocast
+from ._registration import (
+    check_at_least,
+    check_devices,
+    check_types,
+    define,
+    exporting,
+    register_autocast,
+)
 
 __all__ = ["gather_faces", "inverse_table", "mesh_convolution"]
 
@@ -151,12 +158,7 @@ def _check(
         if inverse is not None and (inverse.dim() != 2 or inverse.shape[0] != faces):
             raise ValueError(f"inverse must be ({faces}, m), got {tuple(inverse.shape)}")
     check_devices(features, weight, bias, neighbours, inverse)
-    types = {x.dtype for x in (features, weight, bias) if x is not None}
-    if len(types) > 1 and not torch.is_autocast_enabled(features.device.type):
-        raise ValueError(
-            f"features and weights are {', '.join(sorted(map(str, types)))}: convert one, or use "
-            "torch.autocast"
-        )
+    check_types("features and weights", features, weight, bias)
 
 
 def _plain(
@@ -456,22 +458,14 @@ def _register_convolution() -> None:
         "mesh_convolution",
         f"(Tensor features, Tensor weight, Tensor? bias, {tables}) -> Tensor",
         choose("mesh_convolution", _forward, _forward_cuda),
+        lambda x, weight, bias, near, *_: x.new_empty(_shape(x, weight, near)),
     )
     derivative = define(
         "mesh_convolution_backward",
         f"(Tensor gradient, Tensor features, Tensor weight, {tables}) -> (Tensor, Tensor)",
         choose("mesh_convolution", _backward, _backward_cuda),
+        lambda _, *given: tuple(x.new_empty(x.shape) for x in given[:2]),
     )
-
-    @operator.register_fake
-    def _(
-        features: Tensor, weight: Tensor, bias: Any, neighbours: Tensor | None, *_: Any
-    ) -> Tensor:
-        return features.new_empty(_shape(features, weight, neighbours))
-
-    @derivative.register_fake
-    def _(gradient: Tensor, features: Tensor, weight: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        return features.new_empty(features.shape), weight.new_empty(weight.shape)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         features, weight, bias, neighbours, inverse, ctx.memory = inputs
@@ -497,18 +491,18 @@ def _register_convolution() -> None:
 
 
 def _register_gather() -> None:
-    schema = "(Tensor features, Tensor neighbours, Tensor inverse) -> Tensor"
-    operator = define("gather_faces", schema, _gather)
-    schema = "(Tensor gradient, Tensor inverse) -> Tensor"
-    derivative = define("gather_faces_backward", schema, _collect)
-
-    @operator.register_fake
-    def _(features: Tensor, neighbours: Tensor, inverse: Tensor) -> Tensor:
-        return features.new_empty(features.shape[0], *neighbours.shape, features.shape[2])
-
-    @derivative.register_fake
-    def _(gradient: Tensor, inverse: Tensor) -> Tensor:
-        return gradient.new_empty(gradient.shape[0], inverse.shape[0], gradient.shape[3])
+    operator = define(
+        "gather_faces",
+        "(Tensor features, Tensor neighbours, Tensor inverse) -> Tensor",
+        _gather,
+        lambda x, neighbours, _: x.new_empty(x.shape[0], *neighbours.shape, x.shape[2]),
+    )
+    derivative = define(
+        "gather_faces_backward",
+        "(Tensor gradient, Tensor inverse) -> Tensor",
+        _collect,
+        lambda x, inverse: x.new_empty(x.shape[0], inverse.shape[0], x.shape[3]),
+    )
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(inputs[2])

@@ -118,6 +118,7 @@ register_pair_operator(
     _forward,
     _backward,
     _shape,
-    (_forward_cuda, _backward_cuda),
+    _forward_cuda,
+    _backward_cuda,
     bilinear=False,
 )

@@ -97,7 +97,7 @@ def test_gradcheck():
 def test_opcheck():
     reference, pyramid, *lines = case(dtype=torch.float32)
     pyramid = [x.requires_grad_() for x in pyramid]
-    arguments = reference.requires_grad_(), pyramid, *lines, RADIUS, epipolar._MEMORY
+    arguments = reference.requires_grad_(), pyramid, lines, RADIUS, epipolar._MEMORY
     torch.library.opcheck(torch.ops.vizoo.epipolar_correlation.default, arguments)
 
 
@@ -127,7 +127,7 @@ def test_far_away_is_zero(place):
     reference, pyramid, base, direction, flow = case()
     base[:, :, 0, 0] = place
     assert (ours(reference, pyramid, base, direction, flow)[..., 0, :] == 0).all()
-    plain = epipolar._plain(reference, pyramid, base, direction, flow, RADIUS)
+    plain = epipolar._plain(reference, pyramid, [base, direction, flow], RADIUS)
     assert (plain[..., 0, :] == 0).all()
 
 

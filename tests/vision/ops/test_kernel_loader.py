@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -24,19 +25,23 @@ BEFORE = {"epipolar": ("epipolar_backward<float, 3>",)}
 
 
 def compilations():
-    """All files for three architectures; the quick ones hold every branch of their sources."""
-    for file in KERNELS:
-        names = tuple({k.format(t) for k in KERNELS[file] for t in _kernels.TYPES.values()})
+    """All files for three architectures; quickly every branch, each kernel for a type in turn."""
+    for file, kernels in KERNELS.items():
+        turns = zip(kernels, itertools.cycle(_kernels.TYPES.values()), strict=False)
+        quick = tuple(kernel.format(kind) for kernel, kind in turns)
+        yield pytest.param(file, quick, "sm_90", id=f"{file}-quick")
         if file in BEFORE:
             yield pytest.param(file, BEFORE[file], "sm_80", id=f"{file}-before-sm_80")
+        names = tuple({k.format(t) for k in kernels for t in _kernels.TYPES.values()})
         for architecture in ("sm_80", "sm_90", "sm_120"):
-            marks = () if architecture == "sm_90" else pytest.mark.slow
-            yield pytest.param(file, names, architecture, marks=marks, id=f"{file}-{architecture}")
+            yield pytest.param(
+                file, names, architecture, marks=pytest.mark.slow, id=f"{file}-{architecture}"
+            )
 
 
 @pytest.mark.parametrize(("file", "names", "architecture"), [*compilations()])
 def test_compiles(file, names, architecture):
-    """Every kernel for every number type; the machine code names them all."""
+    """The machine code names all kernels that were asked for."""
     if _kernels._absent():
         pytest.skip(f"kernels were not compiled: {_kernels._absent()}")
     code = _kernels._compile_kernels(file, names, architecture)
@@ -184,6 +189,15 @@ class TestChoice:
         with pytest.warns(UserWarning, match="cannot be loaded"):
             assert self.call(kernel=kernel) == self.call(kernel=kernel) == "torch"
         assert len(calls) == 1
+
+    def test_a_kernel_that_fails_on_one_gpu_is_tried_on_another(self):
+        """As where the compiler knows the one's architecture and not the other's."""
+        here = torch.zeros(1)
+        _kernels._FAILED["operator", torch.device("cuda", 1)] = "cannot be loaded"
+        assert self.call(here) == "cuda"
+        _kernels._FAILED["operator", here.device] = "cannot be loaded"
+        with pytest.warns(UserWarning, match="cannot be loaded"):
+            assert self.call(here) == "torch"
 
     def test_other_errors_are_not_hidden(self):
         with pytest.raises(ZeroDivisionError):

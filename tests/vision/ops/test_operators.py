@@ -348,6 +348,7 @@ class TestSoftArgmin(OperatorTester):
 
 class TestWarpByDisparity(OperatorTester):
     test_onnx = slow(OperatorTester.test_onnx)  # FADNet++ is exported with it
+    test_compile = slow(OperatorTester.test_compile)  # and compiled
     padding, align_corners = "border", True
     autocast_type = torch.float32
 
@@ -434,7 +435,8 @@ class TestWarpByDisparity(OperatorTester):
 
 class TestWarpAsPublished(TestWarpByDisparity):
     padding, align_corners = "zeros", False
-    test_onnx = OperatorTester.test_onnx
+    test_onnx, test_compile = OperatorTester.test_onnx, OperatorTester.test_compile
+    test_opcheck = slow(OperatorTester.test_opcheck)
 
 
 def test_a_process_that_compiles_nothing_imports_no_compiler():
