@@ -62,8 +62,11 @@ def joules(call: Callable[[], Any], device: torch.device | str = "cpu") -> Energ
         device: what it computes on; several minutes for one call are beyond what its counters can
             tell.
     """
+    kind = torch.device(device).type
     try:
-        counters = _counters(torch.device(device))
+        if kind not in ("cpu", "cuda"):
+            raise _Unmeasurable(f"no counter is known for {kind}")
+        counters = _gpu(torch.device(device)) if kind == "cuda" else _packages()
         with torch.inference_mode():
             call()
             start, calls, before = now(device), 0, counters.read()
@@ -75,14 +78,6 @@ def joules(call: Callable[[], Any], device: torch.device | str = "cpu") -> Energ
     except _Unmeasurable as error:
         return Energy(None, f"not measurable here: {error}")
     return Energy(used / calls, counters.name)
-
-
-def _counters(device: torch.device) -> _Counters:
-    if device.type == "cpu":
-        return _packages()
-    if device.type == "cuda":
-        return _gpu(device)
-    raise _Unmeasurable(f"no counter is known for {device.type}")
 
 
 def _packages() -> _Counters:

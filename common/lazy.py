@@ -50,7 +50,4 @@ def lazy(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], li
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places})
-
-    return sorted(places), get, names
+    return sorted(places), get, lambda: sorted({*vars(sys.modules[package]), *places})

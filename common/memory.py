@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -35,18 +35,13 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether it could be done: False where the C library is not glibc.
     """
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, -1))
+    mallopt = _glibc("mallopt")
+    return mallopt is not None and bool(mallopt(_MMAP_MAX, 0) and mallopt(_TRIM_THRESHOLD, -1))
 
 
 def return_freed_memory() -> None:
     """Give what this process freed and kept back to the system, where the C library is glibc."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
+    if (trim := _glibc("malloc_trim")) is not None:
         trim(0)
 
 
@@ -107,6 +102,10 @@ class PeakMemory:
             self.bytes = torch.cuda.max_memory_allocated(self.device)
         else:
             self.bytes = max(0, (_bytes(_STATUS, "VmHWM") or 0) - self._before)
+
+
+def _glibc(function: str) -> Any:
+    return getattr(ctypes.CDLL(None), function, None) if sys.platform == "linux" else None
 
 
 def _bytes(file: str, key: str) -> int | None:

@@ -19,7 +19,8 @@ _DISTRIBUTED = {
     "schedule": ("dear", "link", "merging", "simulator", "timing"),
     "search": ("executor", "population", "ray"),
 }
-_JOINED = {
+_WITHIN = {
+    "classification": "activation:cam compare:comparison.compare confusion:reports occlusion:cam",
     "datasets.ct": "dicom_writer:writers generated:chest lists:layouts "
     "pictures:reading sampling:preparation",
     "datasets.images": "generated:lesions splits:layouts",
@@ -29,36 +30,28 @@ _JOINED = {
     "datasets.stereo": "eth3d:middlebury folders:pairs generated:scenes scene_masks:scene_layers",
     "mvs": "presets:fusion",
     "nas.differentiable": "skips:logits",
+    "nas.distributed": "persist:recovery.store recovery.persist:recovery.store "
+    "placement:curvature.factors curvature.placement:curvature.factors "
+    "planner:schedule.simulator schedule.planner:schedule.simulator "
+    "registry:gradients.strategy gradients.registry:gradients.strategy",
     "nas.elastic": "linear:conv operation:containers squeeze:conv",
+    "nas.lid": "similarities:partitions",
+    "nas.search": "pareto:evolution",
     "panorama": "outputs:infer",
     "stereo": "callbacks:task",
-    "vision": "bfloat16:callbacks",
+    "vision": "bfloat16:callbacks complexity:inputs",
     "vision.configs": "parts:task",
     "vision.hub": "card:sharing sources:create",
     "vision.io": "pointcloud:ply",
 }
-_MERGED = {
-    ("persist", "recovery.persist"): "recovery.store",
-    ("placement", "curvature.placement"): "curvature.factors",
-    ("planner", "schedule.planner"): "schedule.simulator",
-    ("registry", "gradients.registry"): "gradients.strategy",
-}
+"""Of a folder the modules, old name to new, that stayed below it."""
 _PACKAGE = __name__.partition(".")[0]
 _ROOMS = "vizoo.datasets.worlds.panorama.WorldPanoramas (length, height, seed, cache)"
 _VIEWS = "vizoo.datasets.worlds.views.WorldViews (length, height, width, views, seed, cache)"
 _SPACES = ("mbnet", "nasbench201", "ofa_mobilenet", "proxyless")
 
 _RENAMED: dict[str, str] = {
-    "classification.activation": "classification.cam",
-    "classification.compare": "classification.comparison.compare",
-    "classification.confusion": "classification.reports",
-    "classification.occlusion": "classification.cam",
     "nas.distributed.ranks": "common.ranks",
-    **{
-        f"nas.distributed.{old}": f"nas.distributed.{new}"
-        for names, new in _MERGED.items()
-        for old in names
-    },
     **{
         f"nas.distributed.{name}": f"nas.distributed.{folder}.{name}"
         for folder, names in _DISTRIBUTED.items()
@@ -66,18 +59,15 @@ _RENAMED: dict[str, str] = {
     },
     **{
         f"{room}.{old}": f"{room}.{new}"
-        for room, pairs in _JOINED.items()
+        for room, pairs in _WITHIN.items()
         for old, new in (pair.split(":") for pair in pairs.split())
     },
     "nas.efficiency.counts": "common.counts",
     "nas.efficiency.measure": "common.timing",
     "nas.files": "common.files",
     "nas.lid.ranking": "nas.search.predictor",
-    "nas.lid.similarities": "nas.lid.partitions",
-    "nas.search.pareto": "nas.search.evolution",
     "vision.cameras": "datasets.mvs.cameras",
     "vision.classification": "classification",
-    "vision.complexity": "vision.inputs",
     "vision.classification.baselines": "classification.ct_baselines",
     "vision.classification.infer": "classification.ct_infer",
     **{f"vision.classification.{name}": f"classification.spaces.{name}" for name in _SPACES},
