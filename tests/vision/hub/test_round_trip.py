@@ -9,18 +9,9 @@ from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_weights, save_weights
 from vizoo.vision.inputs import example_inputs
 
-# More than 20 million parameters, or a mesh of 300,000 faces. To count them here would take every
-# run of any test seconds.
-LARGE = {"spheredepth_r18_l7"}
-LARGE |= {"covidnet3d_l", "covidnet3d_s", "resnet3d_101"}
-LARGE |= {"fadnet", "fadnet_plus_full", "fadnet_plus_mobile", "fadnet_plus_x"}
 
-
-def marked(name):
-    return pytest.param(name, marks=pytest.mark.slow if name in LARGE else ())
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in list_models()])
+@pytest.mark.slow  # one of each family does so in its own tests, see NetworkTester
+@pytest.mark.parametrize("name", list_models())
 def test_save_and_load_keep_the_output(name, tmp_path):
     torch.manual_seed(0)
     net = create_model(name).eval()
