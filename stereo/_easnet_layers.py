@@ -25,8 +25,6 @@ from ..vision.layers import ConvNorm, DeformableConv2d, deformable_convolution
 from ..vision.ops import soft_argmin
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
-_Normed = tuple[nn.Conv2d, nn.BatchNorm2d]
-
 
 def folded(
     conv: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype, slope: float | None
@@ -45,20 +43,15 @@ def folded(
     )
 
 
-class _FusedInvertedResidual(nn.Module):
-    """An `InvertedResidual` of plain layers."""
+class _FusedChain(nn.Module):
+    """Layers one after the other, the last of which adds the input where there is a shortcut."""
 
-    def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
+    def __init__(self, *layers: nn.Module, shortcut: bool = True) -> None:
         super().__init__()
-        self.expand = folded(block.expand, block.expand_norm, dtype, 0.0)
-        self.depthwise = folded(block.depthwise, block.depthwise_norm, dtype, 0.0)
-        self.squeeze = copy.deepcopy(block.squeeze).to(dtype)
-        self.project = folded(block.project, block.project_norm, dtype, None)
-        self.residual = block.residual
+        self.first, self.last, self.shortcut = nn.Sequential(*layers[:-1]), layers[-1], shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.squeeze(self.depthwise(self.expand(x)))
-        return self.project(y, x if self.residual else None)
+        return self.last(self.first(x), x if self.shortcut else None)
 
 
 class _FusedDeformable(nn.Module):
@@ -88,44 +81,14 @@ class _FusedDeformable(nn.Module):
         return y.add_(self.bias).relu_()
 
 
-class _FusedBottleneck(nn.Module):
-    """A `_Bottleneck`, its second convolution ordinary or deformable."""
-
-    conv2: nn.Module
-
-    def __init__(self, block: _Bottleneck, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.conv1 = folded(block.conv1, block.bn1, dtype, 0.0)
-        if isinstance(block.conv2, DeformableConv2d):
-            self.conv2 = _FusedDeformable(block.conv2, block.bn2, dtype)
-        else:
-            self.conv2 = folded(cast(nn.Conv2d, block.conv2), block.bn2, dtype, 0.0)
-        self.conv3 = folded(block.conv3, block.bn3, dtype, 0.0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv3(self.conv2(self.conv1(x)), x)
-
-
-class FusedDilatedBlock(nn.Module):
-    """A `DilatedBlock`."""
-
-    def __init__(self, first: _Normed, second: _Normed, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.conv1 = folded(*first, dtype, 0.2)
-        self.conv2 = folded(*second, dtype, 0.2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv2(self.conv1(x), x)
-
-
 class DilatedBlock(nn.Module):
     """Two dilated 3x3 convolutions with a shortcut."""
 
     def __init__(self, channels: Number, dilation: int) -> None:
         super().__init__()
-        self.conv1 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.conv1 = convolution(channels, dilation)
         self.bn1 = elastic.BatchNorm2d(channels)
-        self.conv2 = elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
+        self.conv2 = convolution(channels, dilation)
         self.bn2 = elastic.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -134,7 +97,9 @@ class DilatedBlock(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return FusedDilatedBlock((self.conv1, self.bn1), (self.conv2, self.bn2), dtype)
+        return _FusedChain(
+            folded(self.conv1, self.bn1, dtype, 0.2), folded(self.conv2, self.bn2, dtype, 0.2)
+        )
 
 
 FINEST = 3
@@ -199,7 +164,13 @@ class InvertedResidual(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return _FusedInvertedResidual(self, dtype)
+        return _FusedChain(
+            folded(self.expand, self.expand_norm, dtype, 0.0),
+            folded(self.depthwise, self.depthwise_norm, dtype, 0.0),
+            copy.deepcopy(self.squeeze).to(dtype),
+            folded(self.project, self.project_norm, dtype, None),
+            shortcut=self.residual,
+        )
 
 
 def _depthwise(convolution: nn.Module, x: Tensor) -> Tensor:
@@ -295,7 +266,15 @@ class _Bottleneck(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return _FusedBottleneck(self, dtype)
+        if isinstance(self.conv2, DeformableConv2d):
+            middle: nn.Module = _FusedDeformable(self.conv2, self.bn2, dtype)
+        else:
+            middle = folded(cast(nn.Conv2d, self.conv2), self.bn2, dtype, 0.0)
+        return _FusedChain(
+            folded(self.conv1, self.bn1, dtype, 0.0),
+            middle,
+            folded(self.conv3, self.bn3, dtype, 0.0),
+        )
 
 
 def _exchange(steps: int, source: Number, target: Number) -> nn.Module:
@@ -460,8 +439,9 @@ class MatchingNetwork(nn.Module):
         raise NotImplementedError
 
 
-def dilated_convolution(channels: Number) -> nn.Module:
-    return elastic.Conv2d(channels, channels, 3, 1, 2, 2, bias=False)
+def convolution(channels: Number, dilation: int) -> nn.Conv2d:
+    """A 3x3 convolution of as many channels, without bias."""
+    return elastic.Conv2d(channels, channels, 3, 1, dilation, dilation, bias=False)
 
 
 def resize(x: Tensor, size: torch.Size) -> Tensor:

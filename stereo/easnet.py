@@ -42,7 +42,7 @@ from ._easnet_layers import (
     Number,
     Volumes,
     check_max_disparity,
-    dilated_convolution,
+    convolution,
     initialize,
     peak_argmin,
     resize,
@@ -224,11 +224,11 @@ class EASNet(MatchingNetwork):
 
 def _second_convolution(index: int, kind: Choice, extended: bool, channels: int) -> nn.Module:
     if index < _DEFORMABLE_FROM:
-        return nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        return convolution(channels, 1)
     if not extended:
         return _deformable_convolution(channels)
     candidates = {
-        "ordinary": dilated_convolution(channels),
+        "ordinary": convolution(channels, 2),
         "deformable": _deformable_convolution(channels),
     }
     return elastic.Operation(candidates, kind)
@@ -240,10 +240,6 @@ def _half(image: Tensor) -> Tensor:
     return F.interpolate(image, scale_factor=0.5, mode="bilinear")
 
 
-def _build(subnet: Mapping[str, Any] | None, **arguments: Any) -> EASNet:
-    return subnet_of(EASNet(**arguments), subnet)
-
-
 @register_model(task="stereo")
 def easnet(
     *,
@@ -252,7 +248,8 @@ def easnet(
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet as published, 5.1 M parameters, or one of its subnets."""
-    return _build(subnet, max_disparity=max_disparity, published_warp=published_warp)
+    net = EASNet(max_disparity=max_disparity, published_warp=published_warp)
+    return subnet_of(net, subnet)
 
 
 @register_model(task="stereo")
@@ -265,14 +262,14 @@ def easnet_extended(
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet with elastic aggregation and refinement too, or one of its subnets."""
-    return _build(
-        subnet,
+    net = EASNet(
         max_disparity=max_disparity,
         levels=levels,
         extended=True,
         published_warp=published_warp,
         sharp=sharp,
     )
+    return subnet_of(net, subnet)
 
 
 @register_model(task="stereo", weights=EASNET_SMALL)

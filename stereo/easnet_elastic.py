@@ -35,10 +35,8 @@ from ._easnet_layers import (
     FeaturePyramid,
     LeakyConvolution,
     MatchingNetwork,
-    Number,
     Volumes,
     check_max_disparity,
-    dilated_convolution,
     initialize,
     peak_argmin,
 )
@@ -58,6 +56,7 @@ _CHANNELS = {24: (16, 32), 12: (16, 32, 48), 6: (16, 32), 3: (16, 32)}
 """Multiples of 16: on CPUs PyTorch 2.15 gives wrong gradients of a dilated convolution's weights,
 without a word, where it reads another number of channels in bfloat16."""
 _UPSAMPLING_CHANNELS = (16, 32, 48)
+_DILATIONS = (1, 2) * 3  # every other module sees far, so that short aggregations do, too
 _BLOCKS = (0, 1, 2, 4, 6)
 _HALF_WIDTHS = (8, 16)
 
@@ -90,7 +89,7 @@ class EASNetElastic(MatchingNetwork):
         features.reverse()  # coarse to fine from here on
         widths = [Choice(f"aggregation.width.{step}", _CHANNELS[step]) for step in _STEPS]
         self.stems, self.aggregation, self.heads = matching_parts(
-            self.candidates, features, widths, _second_convolution, levels, finest_first=False
+            self.candidates, features, widths, _DILATIONS, levels, finest_first=False
         )
         middle = Choice("upsampling.width", _UPSAMPLING_CHANNELS)
         self.upsampling = elastic.Operation(
@@ -139,13 +138,6 @@ class EASNetElastic(MatchingNetwork):
             whole = convex_upsample(2 * half, enlarge(features))
             disparities.insert(0, whole[..., : size[0], : size[1]])
         return disparities, tuple(zip(reversed(scores), reversed(steps), strict=True))
-
-
-def _second_convolution(index: int, width: Number) -> nn.Module:
-    """Every other one dilated, so that short aggregations see far, too."""
-    if index % 2:
-        return dilated_convolution(width)
-    return elastic.Conv2d(width, width, 3, 1, 1, bias=False)
 
 
 @register_model(task="stereo")

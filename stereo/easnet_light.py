@@ -19,7 +19,7 @@ aggregation modules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -42,7 +42,7 @@ from ._easnet_layers import (
     Number,
     Volumes,
     check_max_disparity,
-    dilated_convolution,
+    convolution,
     initialize,
     peak_argmin,
 )
@@ -53,8 +53,7 @@ __all__ = ["EASNetLight", "easnet_light"]
 
 _LEVELS = 3
 _CHANNELS = (32, 48, 64)
-_MODULES = 6
-_DILATED_FROM = 3
+_DILATIONS = (1, 1, 1, 2, 2, 2)
 _UPSAMPLING_CHANNELS = 48
 
 
@@ -77,7 +76,7 @@ class EASNetLight(MatchingNetwork):
             scale, depths=[(1, 2)] * _LEVELS, kernels=(3, 5), ratios=(2, 4)
         )
         self.stems, self.aggregation, self.heads = matching_parts(
-            self.candidates, WIDTHS[:_LEVELS], _CHANNELS, _second_convolution, scale
+            self.candidates, WIDTHS[:_LEVELS], _CHANNELS, _DILATIONS, scale
         )
         self.upsampling = nn.Sequential(
             LeakyConvolution(_CHANNELS[0] + WIDTHS[0], _UPSAMPLING_CHANNELS),
@@ -101,7 +100,7 @@ def matching_parts(
     candidates: Sequence[int],
     features: Sequence[Number],
     widths: Sequence[Number],
-    second_convolution: Callable[[int, Number], nn.Module],
+    dilations: Sequence[int],
     levels: Number,
     *,
     finest_first: bool = True,
@@ -112,7 +111,7 @@ def matching_parts(
         candidates: displacements of each level.
         features: channels of each level's left features.
         widths: of each level's aggregation.
-        second_convolution: of a module's bottlenecks, by the module's place and the level's width.
+        dilations: of the aggregation modules, one each.
         levels: how many there are.
         finest_first: how they are ordered.
     """
@@ -122,15 +121,15 @@ def matching_parts(
     ]
     modules = [
         AggregationModule(
-            [second_convolution(index, width) for width in widths], widths, levels, finest_first
+            [convolution(width, dilation) for width in widths], widths, levels, finest_first
         )
-        for index in range(_MODULES)
+        for dilation in dilations
     ]
     heads = [elastic.Conv2d(width, n, 1) for width, n in zip(widths, candidates, strict=True)]
     return (
         elastic.ModuleList(stems, length=levels),
         elastic.Sequential(
-            *modules, length=Choice("aggregation.depth", tuple(range(1, _MODULES + 1)))
+            *modules, length=Choice("aggregation.depth", tuple(range(1, len(modules) + 1)))
         ),
         elastic.ModuleList(heads, length=levels),
     )
@@ -157,12 +156,6 @@ def cosines(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     """Cosine of the angle between left features at x and right ones at x - d, (B, D, h, w)."""
     left, right = (F.normalize(view.float(), dim=1).to(view.dtype) for view in (left, right))
     return correlation(left, right, displacements) * left.shape[1]
-
-
-def _second_convolution(index: int, channels: Number) -> nn.Module:
-    if index < _DILATED_FROM:
-        return elastic.Conv2d(channels, channels, 3, 1, 1, bias=False)
-    return dilated_convolution(channels)
 
 
 @register_model(task="stereo", weights=EASNET_LIGHT)

@@ -41,6 +41,7 @@ from ._easnet_layers import (
     MatchingNetwork,
     Volumes,
     check_max_disparity,
+    convolution,
     initialize,
     peak_argmin,
 )
@@ -210,11 +211,7 @@ class EASNetScaled(MatchingNetwork):
         self.volumes = nn.ModuleList(map(_ElasticCorrelation, candidates))
         self.aggregation = elastic.Sequential(
             *(
-                AggregationModule(
-                    [elastic.Conv2d(n, n, 3, 1, 1, bias=False) for n in candidates],
-                    candidates,
-                    _LEVELS,
-                )
+                AggregationModule([convolution(n, 1) for n in candidates], candidates, _LEVELS)
                 for _ in range(_MODULES)
             ),
             length=Choice("aggregation.depth", (_MODULES - 1, _MODULES)),

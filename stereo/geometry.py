@@ -7,6 +7,8 @@ from torch import Tensor
 
 __all__ = ["depth_to_points", "disparity_to_depth", "smooth_surface"]
 
+_STEP, _RELATIVE = 0.75, 0.06  # pixels, and share of the disparity, by which a surface varies
+
 
 def disparity_to_depth(
     disparity: Tensor, focal: float, baseline: float, doffs: float = 0.0
@@ -60,17 +62,15 @@ def depth_to_points(
     return torch.cat([depth * x, depth * y[:, None], depth], dim=1)
 
 
-def smooth_surface(disparity: Tensor, relative: float = 0.06, absolute: float = 0.75) -> Tensor:
+def smooth_surface(disparity: Tensor) -> Tensor:
     """Say where a disparity map is a surface rather than a step between two.
 
     Networks blur the step between foreground and background over a few pixels; as points these fly
     freely in space. A pixel counts as a step where the disparities of its 3x3 neighbourhood differ
-    by more than ``absolute`` pixels plus ``relative`` times its own.
+    by more than 0.75 pixels plus 0.06 times its own.
 
     Args:
         disparity: (B, 1, H, W), pixels; not positive where unknown (left out of the comparison).
-        relative: share of the pixel's own disparity.
-        absolute: pixels.
 
     Returns:
         (B, 1, H, W) bool: known and not on a step.
@@ -80,4 +80,4 @@ def smooth_surface(disparity: Tensor, relative: float = 0.06, absolute: float = 
     pool = torch.nn.functional.max_pool2d
     highest = pool(torch.where(known, disparity, -infinity), 3, stride=1, padding=1)
     lowest = -pool(torch.where(known, -disparity, -infinity), 3, stride=1, padding=1)
-    return known & (highest - lowest <= absolute + relative * disparity)
+    return known & (highest - lowest <= _STEP + _RELATIVE * disparity)

@@ -12,17 +12,7 @@ __all__ = ["fusion_loss", "matching_loss", "multiscale_loss", "upsampled_loss"]
 
 
 def _pool_disparity(disparity: Tensor, valid: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Average the known disparities of each cell, without rescaling them.
-
-    Args:
-        disparity: (B, 1, H, W) in pixels; H and W are multiples of `factor`.
-        valid: (B, 1, H, W) bool.
-        factor: cell size.
-
-    Returns:
-        Pooled disparity (B, 1, H / factor, W / factor), 0 in cells without any known pixel, and
-        the mask of the cells that have one.
-    """
+    """The mean of the known disparities of each cell, not rescaled, and where any is known."""
     share = F.avg_pool2d(valid.to(disparity.dtype), factor)
     total = F.avg_pool2d(torch.where(valid, disparity, 0), factor)
     known = share > 0

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,21 +20,15 @@ __all__ = ["least_pixels", "offsets", "refine", "tiles"]
 _OVERLAP = 64  # pixels that neighbouring tiles share on each side of their border
 _AGREE = 2.5  # pixels of the first matching, beyond one of the second
 _MOST = 0.995  # share of the disparities that moved tiles cover
-
-
 _HALO = 32  # pixels round what a move is for that are matched with it
 
 
-class _Tile(NamedTuple):
-    """A part of a picture: where it lies, and its weight, which fades towards its neighbours."""
+def tiles(
+    height: int, width: int, pixels: int | None, margin: int
+) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Cover a picture by overlapping tiles: rows, columns and weight (h, w) of each.
 
-    rows: slice
-    columns: slice
-    weight: Tensor  #: (h, w); those of all tiles add up to 1 everywhere
-
-
-def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[_Tile]:
-    """Cover a picture by overlapping tiles.
+    Weights fade towards neighbours and add up to 1 everywhere.
 
     Args:
         height: of the picture, pixels.
@@ -53,7 +46,7 @@ def tiles(height: int, width: int, pixels: int | None, margin: int) -> Iterator[
     for place in range(down):
         rows, vertical = _fade(height, down, place)
         for part, horizontal in columns:
-            yield _Tile(rows, part, vertical[:, None] * horizontal)
+            yield rows, part, vertical[:, None] * horizontal
 
 
 def least_pixels(height: int, width: int, margin: int) -> int:
