@@ -80,6 +80,8 @@ class MixedDataModule(LightningDataModule):
 
     kept_apart: str | None = None
     """What no two of training, validation and test may share, where a fit compares their groups."""
+    collate = staticmethod(collate)
+    """What stacks samples into a batch."""
 
     def __init__(
         self,
@@ -198,11 +200,6 @@ class MixedDataModule(LightningDataModule):
     def mixture(self, sets: Sequence[Samples], length: int | None) -> Mixture:
         """The training samples of an epoch; a task may mix in another way."""
         return Mixture(sets, self.weights, length, self.augment, self.seed)
-
-    @staticmethod
-    def collate(samples: Sequence[dict]) -> dict:
-        """Stack samples into a batch; a task may stack in another way."""
-        return collate(samples)
 
     def _training(self, sets: Sequence[Samples], length: int | None) -> DataLoader:
         mixture = self.mixture(sets, length)

@@ -86,11 +86,11 @@ class Chest:
             (18 * size, -28 * size, body.uniform(-60, -40)), (52 * size, 42 * size, 55 * size)
         )
         self.ribs = body.uniform(0, 2 * math.pi)
-        self.vessels = [
-            self._vessel(body, lung, side)
-            for lung, side in zip(self.lungs, (-1, 1), strict=True)
-            for _ in range(12)
-        ]
+        self.vessels = []
+        for number in range(24):
+            hilum = (-24.0 if number < 12 else 24.0, 0.0, body.uniform(-20, 20))
+            end = _place_in(self.lungs[number // 12], body, 0.5, 0.95)
+            self.vessels.append(_Vessel(hilum, end, body.uniform(3, 6)))
         self.lesions = self._lesions(Draws("lesions", seed, finding))
 
     def scan(self, shape: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -148,10 +148,6 @@ class Chest:
         for lesion in self.lesions:
             _draw_lesion(values, mask, lung, lesion, grid)
         return values, mask
-
-    def _vessel(self, draws: Draws, lung: _Ellipsoid, side: int) -> _Vessel:
-        hilum = (side * 24.0, 0.0, draws.uniform(-20, 20))
-        return _Vessel(hilum, _place_in(lung, draws, 0.5, 0.95), draws.uniform(3, 6))
 
     def _lesions(self, draws: Draws) -> list[_Lesion]:
         lesions = []

@@ -47,10 +47,6 @@ def _places(slices: list[Slice], where: str, resample: bool) -> tuple[np.ndarray
 
     Returns:
         The place of each slice in the volume, (N,), in slices from the first; their number.
-
-    Raises:
-        ValueError: one slice, two at one position, uneven distances that are not to be resampled,
-            or too many missing.
     """
     if len(slices) < 2:
         raise ValueError(f"{where}: one slice; a scan has several")

@@ -18,27 +18,20 @@ from .volume import plane
 
 __all__ = ["ForeignError", "Slice", "UnusableError", "check_alike", "read_slices_of"]
 
-_WORDS = (
-    "SeriesInstanceUID",
-    "SOPClassUID",
-    "SOPInstanceUID",
-    "Modality",
-    "PhotometricInterpretation",
-)
+_WORDS = "SeriesInstanceUID SOPClassUID SOPInstanceUID Modality PhotometricInterpretation".split()
 _TOLD = (
-    *("BodyPartExamined", "SeriesDescription", "ProtocolName", "StudyDescription", "ImageType"),
-    *("ConvolutionKernel", "AcquisitionNumber", "ContrastBolusAgent", "FrameOfReferenceUID"),
-    *("TemporalPositionIdentifier", "TemporalPositionIndex", "NominalPercentageOfCardiacPhase"),
-    *("FrameAcquisitionNumber", "StackID", "FrameType", "RescaleType", "LossyImageCompression"),
-    *("VolumetricProperties", "VolumeBasedCalculationTechnique"),
-)
+    "BodyPartExamined SeriesDescription ProtocolName StudyDescription ImageType ConvolutionKernel "
+    "AcquisitionNumber ContrastBolusAgent FrameOfReferenceUID TemporalPositionIdentifier "
+    "TemporalPositionIndex NominalPercentageOfCardiacPhase FrameAcquisitionNumber StackID "
+    "FrameType RescaleType LossyImageCompression VolumetricProperties "
+    "VolumeBasedCalculationTechnique"
+).split()
 """What each image says of itself, in words."""
 
-_NUMBERS = ("Rows", "Columns", "SamplesPerPixel", "NumberOfFrames")
+_NUMBERS = "Rows Columns SamplesPerPixel NumberOfFrames".split()
 _STORED = (
-    *("BitsAllocated", "BitsStored", "HighBit", "PixelRepresentation"),
-    *("PixelPaddingValue", "PixelPaddingRangeLimit"),
-)
+    "BitsAllocated BitsStored HighBit PixelRepresentation PixelPaddingValue PixelPaddingRangeLimit"
+).split()
 _GEOMETRY: dict[str, tuple[int, ...]] = {
     "RescaleSlope": (),
     "RescaleIntercept": (),
@@ -48,24 +41,18 @@ _GEOMETRY: dict[str, tuple[int, ...]] = {
 }
 _SHARED, _EACH = "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence"
 _REGION = "AnatomicRegionSequence"
-_GROUPS = {
-    **dict.fromkeys(
-        ("RescaleSlope", "RescaleIntercept", "RescaleType"), "PixelValueTransformationSequence"
-    ),
-    "PixelSpacing": "PixelMeasuresSequence",
-    "ImagePositionPatient": "PlanePositionSequence",
-    "ImageOrientationPatient": "PlaneOrientationSequence",
-    **dict.fromkeys(
-        ("FrameType", "VolumetricProperties", "VolumeBasedCalculationTechnique"),
-        "CTImageFrameTypeSequence",
-    ),
-    "ConvolutionKernel": "CTReconstructionSequence",
-    "NominalPercentageOfCardiacPhase": "CardiacSynchronizationSequence",
-    **dict.fromkeys(
-        ("FrameAcquisitionNumber", "StackID", "TemporalPositionIndex"), "FrameContentSequence"
-    ),
+_IN_GROUPS = {
+    "PixelValueTransformationSequence": "RescaleSlope RescaleIntercept RescaleType",
+    "PixelMeasuresSequence": "PixelSpacing",
+    "PlanePositionSequence": "ImagePositionPatient",
+    "PlaneOrientationSequence": "ImageOrientationPatient",
+    "CTImageFrameTypeSequence": "FrameType VolumetricProperties VolumeBasedCalculationTechnique",
+    "CTReconstructionSequence": "ConvolutionKernel",
+    "CardiacSynchronizationSequence": "NominalPercentageOfCardiacPhase",
+    "FrameContentSequence": "FrameAcquisitionNumber StackID TemporalPositionIndex",
 }
-"""Functional group of each tag, in which an enhanced CT has it (part 3, C.7.6.16)."""
+"""What an enhanced CT has in which functional group (part 3, C.7.6.16)."""
+_GROUPS = {tag: group for group, tags in _IN_GROUPS.items() for tag in tags.split()}
 
 _UNITS = ("HU", "HOUNSFIELD", "US")  # also HU_MOD; unspecified ones are Hounsfield units mostly
 _CT_CLASSES = tuple(f"1.2.840.10008.5.1.4.1.1.2{kind}" for kind in ("", ".1", ".2"))
@@ -76,42 +63,27 @@ _AXIAL = 0.7  # of the normal, along the body
 
 
 class Slice(NamedTuple):
-    """One image of a series.
+    """One image of a series."""
 
-    Attributes:
-        path: the file.
-        frame: which of its images, from 0 on; None where it has one.
-        series: SeriesInstanceUID.
-        instance: SOPInstanceUID, or nothing.
-        told: what it says of itself, by tag: kernel, acquisition, region of the body ...
-        localiser: whether it is an overview image for planning.
-        syntax: transfer syntax, which says the compression.
-        bare: whether the file lacks the header that names the syntax.
-        rows, columns: height and width, pixels.
-        padding: lowest and highest stored value of pixels that are no part of the image, or None.
-        slope: Hounsfield units in a stored step.
-        intercept: Hounsfield units of a stored 0.
-        spacing: (2,) millimetres between rows and between columns.
-        position: (3,) millimetres, centre of the first pixel, to the left, back and head.
-        directions: (2, 3) along a row and along a column.
-    """
-
-    path: Path
-    frame: int | None
-    series: str
-    instance: str
+    path: Path  #: the file
+    frame: int | None  #: which of its images, from 0 on; None where it has one
+    series: str  #: SeriesInstanceUID
+    instance: str  #: SOPInstanceUID, or nothing
+    #: what it says of itself, by tag: kernel, acquisition, region of the body ...
     told: dict[str, str]
-    localiser: bool
-    syntax: str
-    bare: bool
-    rows: int
-    columns: int
+    localiser: bool  #: whether it is an overview image for planning
+    syntax: str  #: transfer syntax, which says the compression
+    bare: bool  #: whether the file lacks the header that names the syntax
+    rows: int  #: pixels
+    columns: int  #: pixels
+    #: lowest and highest stored value of pixels that are no part of the image, or None
     padding: tuple[int, int] | None
-    slope: float
-    intercept: float
-    spacing: np.ndarray
+    slope: float  #: Hounsfield units in a stored step
+    intercept: float  #: Hounsfield units of a stored 0
+    spacing: np.ndarray  #: (2,) millimetres between rows and between columns
+    #: (3,) millimetres, centre of the first pixel, to the left, back and head
     position: np.ndarray
-    directions: np.ndarray
+    directions: np.ndarray  #: (2, 3) along a row and along a column
 
 
 class ForeignError(ValueError):

@@ -151,9 +151,12 @@ class ListedScans(CTDataset):
         records = []
         wanted: list[Path] = []
         for scan in read_scan_list(path, list(classes)):
-            record = _record(base, scan, classes[scan.kind])
-            records.append(record)
-            wanted += [Path(record.path, name) for name in record.files] or [Path(record.path)]
+            name = f"{scan.kind}/{scan.patient}/{scan.scan}"
+            place, files = base / name, scan.files
+            if len(files) == 1 and is_nifti(files[0]):
+                place, files = base / scan.kind / files[0], ()
+            records.append(ScanRecord(name, scan.patient, classes[scan.kind], str(place), files))
+            wanted += [place / file for file in files] or [place]
         check_files(
             f"{title} by {path}", base, {"files": wanted}, "what the list names", what="files"
         )
@@ -217,11 +220,3 @@ class COVIDCTset(ListedScans):
     ) -> None:
         classes = {"normal": 0, "covid": 1}
         super().__init__(root, list_file, classes, preset, value_range, cache, "COVID-CTset")
-
-
-def _record(root: Path, scan: ListedScan, label: int) -> ScanRecord:
-    name = f"{scan.kind}/{scan.patient}/{scan.scan}"
-    path, files = root / name, scan.files
-    if len(files) == 1 and is_nifti(files[0]):
-        path, files = root / scan.kind / files[0], ()
-    return ScanRecord(name, scan.patient, label, str(path), files)

@@ -1,8 +1,6 @@
-"""Augmentation of CT volumes: mirrored, and beyond that through MONAI.
+"""Augmentation of CT volumes, called as ``vizoo.datasets.stereo.transforms``.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+They are mirrored, and beyond that changed through MONAI.
 """
 
 from __future__ import annotations

@@ -16,6 +16,14 @@ from .transforms import NAMES, ImageAugmentation
 __all__ = ["ImageDataModule", "collate_images"]
 
 
+def collate_images(samples: Sequence[dict]) -> dict:
+    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
+    names = ("boxes", "box_labels")
+    plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
+    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
+    return {**plain, **lists}
+
+
 class ImageDataModule(MixedDataModule):
     """Image sets for training, validation, test and prediction; training crops are random.
 
@@ -34,6 +42,7 @@ class ImageDataModule(MixedDataModule):
     """
 
     kept_apart = "sources of images"
+    collate = staticmethod(collate_images)
 
     def __init__(
         self,
@@ -70,16 +79,3 @@ class ImageDataModule(MixedDataModule):
                     parts.append(Part(samples, indices))
                     shares.append(len(indices) / total)
         return Mixture(parts, shares, length, self.augment, self.seed)
-
-    @staticmethod
-    def collate(samples: Sequence[dict]) -> dict:
-        """See `collate_images`."""
-        return collate_images(samples)
-
-
-def collate_images(samples: Sequence[dict]) -> dict:
-    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
-    names = ("boxes", "box_labels")
-    plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
-    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
-    return {**plain, **lists}

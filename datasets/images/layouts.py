@@ -220,11 +220,7 @@ def _part_of(
     fold: int,
     seed: int,
 ) -> list[ImageRecord]:
-    """The images of ``train``, ``val`` or ``test``, or ``all``; for arguments see `ImageFolders`.
-
-    Raises:
-        ValueError: an unknown part, or numbers out of their range.
-    """
+    """The images of ``train``, ``val``, ``test`` or ``all``; for arguments see `ImageFolders`."""
     check_choice("part", part, ("all", *_PARTS))
     if part == "all":
         return records

@@ -1,8 +1,6 @@
-"""Augmentation of images through torchvision: mirrors, RandAugment, TrivialAugment.
+"""Augmentation of images through torchvision, called as ``vizoo.datasets.stereo.transforms``.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+Mirrors, RandAugment, TrivialAugment.
 """
 
 from __future__ import annotations

@@ -106,11 +106,7 @@ def _scene_of_model(
 
 
 def _rotation_of(quaternion: tuple[float, ...], where: str) -> Tensor:
-    """Return the rotation (3, 3) float64 of a quaternion (w, x, y, z).
-
-    Raises:
-        ValueError: its length is not one, so that it is no rotation.
-    """
+    """Return the rotation (3, 3) float64 of a quaternion (w, x, y, z)."""
     q = np.array(quaternion, dtype=np.float64)
     length = float(np.sqrt((q * q).sum()))
     if not 0.99 < length < 1.01:

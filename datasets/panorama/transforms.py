@@ -1,8 +1,6 @@
-"""Augmentation of panoramas: the sphere is turned and mirrored, colours are changed.
+"""Augmentation of panoramas, called as ``vizoo.datasets.stereo.transforms``.
 
-A transform is called as ``transform(sample, generator=None)`` and returns a new dictionary; the
-tensors it was given stay as they are. Randomness comes from the generator alone (without one, from
-PyTorch's global state).
+The sphere is turned and mirrored, colours are changed.
 """
 
 from __future__ import annotations
@@ -50,16 +48,10 @@ class SphereAugmentation:
 def _sphere_rotation(
     yaw: float, tilt: float = 0.0, towards: float = 0.0, mirrored: bool = False
 ) -> Tensor:
-    """An orthogonal matrix of the sphere, x right, y up, z forward.
+    """An orthogonal matrix (3, 3) float64 of the sphere, x right, y up, z forward.
 
-    Args:
-        yaw: angle about the vertical, from forward to the right.
-        tilt: angle by which the vertical then leans over.
-        towards: direction in which it leans, an angle as the yaw.
-        mirrored: whether left and right are exchanged first.
-
-    Returns:
-        (3, 3) float64.
+    The yaw is from forward to the right; the vertical then leans over by the tilt, towards an angle
+    as the yaw; mirrored, left and right are exchanged first.
     """
     turned = _about_vertical(towards) @ _about_right(tilt) @ _about_vertical(yaw - towards)
     return turned * torch.tensor([-1.0 if mirrored else 1.0, 1, 1], dtype=torch.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -43,54 +44,40 @@ def write_panoramas(
     """
     check_choice("layout", layout, tuple(LAYOUTS))
     root = expand_path(folder)
+    files, write_depth = LAYOUTS[layout]
     for name, samples in sets.items():
         lines = []
         for number in range(len(samples)):
             sample = samples[number]
             key = hashlib.blake2b(f"{name}/{number}".encode(), digest_size=16).hexdigest()
             depth = torch.where(sample["valid"], sample["depth"], torch.inf)[0].numpy()
-            lines.append(LAYOUTS[layout](root, key, number, sample, depth))
+            image, truth = files(key, number)
+            write_image(root / image, sample["image"])
+            write_depth(root / truth, depth)
+            lines.append(f"{image} {truth}")
             if report is not None:
                 report(name, number + 1, len(samples))
         write_text(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
     return root
 
 
-def _write_stanford(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:
+def _stanford(key: str, number: int) -> tuple[str, str]:
     name = f"camera_{key}_office_{number}_frame_equirectangular_domain"
     area = f"area_{1 + number % 4}/pano"
-    files = f"{area}/rgb/{name}_rgb.png", f"{area}/depth/{name}_depth.png"
-    write_image(root / files[0], sample["image"])
-    _write_depth_png(root / files[1], depth, Stanford2D3D)
-    return " ".join(files)
+    return f"{area}/rgb/{name}_rgb.png", f"{area}/depth/{name}_depth.png"
 
 
-def _write_matterport(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:
+def _matterport(key: str, number: int) -> tuple[str, str]:
     house = ("17DRP5sb8fy", "1LXtFkjw3qL")[number % 2]
-    files = f"{house}/pano_skybox_color/{key}.jpg", f"{house}/pano_depth/{key}.png"
-    write_image(root / files[0], sample["image"])
-    _write_depth_png(root / files[1], depth, Matterport3D)
-    return " ".join(files)
+    return f"{house}/pano_skybox_color/{key}.jpg", f"{house}/pano_depth/{key}.png"
 
 
-def _write_3d60(root: Path, key: str, number: int, sample: dict, depth: np.ndarray) -> str:
+def _3d60(key: str, number: int) -> tuple[str, str]:
     stem = f"Stanford2D3D/area1/{number}_{key}"
-    files = f"{stem}_color_0_Left_Down_0.0.png", f"{stem}_depth_0_Left_Down_0.0.exr"
-    write_image(root / files[0], sample["image"])
-    write_exr(root / files[1], depth)
-    return " ".join(files)
+    return f"{stem}_color_0_Left_Down_0.0.png", f"{stem}_depth_0_Left_Down_0.0.exr"
 
 
-#: What writes a sample in a layout and returns its line: called with the root, 32 hexadecimal
-#: digits, the sample's number, the sample, and its depth (H, W), infinite where unknown.
-LAYOUTS: dict[str, Callable[[Path, str, int, dict, np.ndarray], str]] = {
-    "stanford2d3d": _write_stanford,
-    "matterport3d": _write_matterport,
-    "3d60": _write_3d60,
-}
-
-
-def _write_depth_png(path: Path, depth: np.ndarray, reader: type[ListedPanoramas]) -> None:
+def _write_png(reader: type[ListedPanoramas], path: Path, depth: np.ndarray) -> None:
     unit, unknown = reader.unit, reader.unknown
     known = np.isfinite(depth)
     steps = np.rint(np.where(known, depth, 1).astype(np.float64) * unit)
@@ -101,3 +88,12 @@ def _write_depth_png(path: Path, depth: np.ndarray, reader: type[ListedPanoramas
             f"{highest / unit:.2f} m"
         )
     write_image(path, np.where(known, np.maximum(steps, 1), unknown).astype(np.uint16))
+
+
+#: Of a layout: the files of a sample by 32 hexadecimal digits and its number; and what writes a
+#: depth (H, W), infinite where unknown.
+LAYOUTS: dict[str, tuple[Callable[[str, int], tuple[str, str]], Callable[..., None]]] = {
+    "stanford2d3d": (_stanford, partial(_write_png, Stanford2D3D)),
+    "matterport3d": (_matterport, partial(_write_png, Matterport3D)),
+    "3d60": (_3d60, write_exr),
+}

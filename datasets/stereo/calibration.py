@@ -37,30 +37,22 @@ _KITTI_GREY = (("P_rect_00", "P_rect_01"), ("P0", "P1"))
 class StereoCalibration:
     """A rectified stereo pair's cameras, as seen from the left one.
 
-    Attributes:
-        focal: horizontal focal length, pixels.
-        baseline: distance between the cameras, metres.
-        cx, cy: the left camera's principal point, pixels (the first pixel's centre is 0); ``None``
-            where it is not known: the image's centre is taken then.
-        doffs: the right principal point's x minus the left one's, pixels:
-            depth = focal * baseline / (disparity + doffs).
-        width, height: size of the images that this belongs to, pixels; ``None`` where not known.
-        focal_y: vertical focal length, pixels; ``None`` means as the horizontal one.
-        ndisp: a bound of the disparities, pixels, where the file gives one.
+    The principal point is the left camera's, the first pixel's centre 0; the image's centre is
+    taken where it is not known. Depth is focal * baseline / (disparity + doffs).
 
     Raises:
         ValueError: a value is not finite, or a focal length, the baseline or a size not positive.
     """
 
-    focal: float
-    baseline: float
-    cx: float | None = None
-    cy: float | None = None
-    doffs: float = 0.0
-    width: int | None = None
-    height: int | None = None
-    focal_y: float | None = None
-    ndisp: int | None = None
+    focal: float  #: horizontal focal length, pixels
+    baseline: float  #: distance between the cameras, metres
+    cx: float | None = None  #: of the principal point, pixels; ``None`` where not known
+    cy: float | None = None  #: of the principal point, pixels; ``None`` where not known
+    doffs: float = 0.0  #: the right principal point's x minus the left one's, pixels
+    width: int | None = None  #: of the images that this belongs to, pixels; ``None``: not known
+    height: int | None = None  #: of these images, pixels; ``None``: not known
+    focal_y: float | None = None  #: vertical focal length, pixels; ``None``: as the horizontal one
+    ndisp: int | None = None  #: a bound of the disparities, pixels, where the file gives one
 
     def __post_init__(self) -> None:
         for name in ("focal", "baseline", "focal_y", "width", "height", "ndisp"):

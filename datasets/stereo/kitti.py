@@ -34,8 +34,7 @@ _VALIDATION_2015 = frozenset([
 
 class _KITTI(StereoDataset):
     title: str
-    training_pairs: int
-    testing_pairs: int
+    published: dict[str, int]  # pairs of each half
     validation: frozenset[int]
     views: tuple[str, str]
     truths: tuple[str, str]  # without and with hidden pixels
@@ -61,7 +60,7 @@ class _KITTI(StereoDataset):
             {kind: [folder / file for file in files] for kind, folder in folders.items()},
             "kitti",
             expected=f"{half / self.views[0]}/000000_10.png and so on",
-            published=self.testing_pairs if split == "test" else self.training_pairs,
+            published=self.published[half.name],
         )
         if split in ("train", "val"):
             records = [r for r in records if self._is_validation(r) == (split == "val")]
@@ -88,8 +87,7 @@ class KITTI2012(_KITTI):
     """
 
     title = "KITTI 2012"
-    training_pairs = 194
-    testing_pairs = 195
+    published = {"training": 194, "testing": 195}
     validation = frozenset(range(180, 194))
     truths = ("disp_noc", "disp_occ")
 
@@ -120,8 +118,7 @@ class KITTI2015(_KITTI):
     """
 
     title = "KITTI 2015"
-    training_pairs = 200
-    testing_pairs = 200
+    published = {"training": 200, "testing": 200}
     validation = _VALIDATION_2015
     views = ("image_2", "image_3")
     truths = ("disp_noc_0", "disp_occ_0")

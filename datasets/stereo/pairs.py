@@ -121,11 +121,15 @@ def find_pairs(
         counts = zip(map(len, matches), patterns.values(), strict=True)
         listed = ", ".join(f"{count} match {pattern}" for count, pattern in counts)
         raise ValueError(f"the patterns match different numbers of files: {listed}")
-    for files in matches[1:]:
-        doubt = doubtful_pairing(matches[0], files)
-        if doubt:
-            warnings.warn(doubt, stacklevel=3)
-    return _records(list(zip(*matches, strict=True)), encoding)
+    return _paired(matches, encoding)
+
+
+def _paired(columns: list[list[str]], encoding: str | None) -> list[StereoRecord]:
+    """Records of columns in sorted order, with a warning where names do not agree."""
+    for files in columns[1:]:
+        if (doubt := doubtful_pairing(columns[0], files)) is not None:
+            warnings.warn(doubt, stacklevel=4)
+    return _records(list(zip(*columns, strict=True)), encoding)
 
 
 def _records(rows: Sequence[Sequence[str]], encoding: str | None) -> list[StereoRecord]:
@@ -201,10 +205,7 @@ def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
     maps = [] if folder is None else sorted(map(str, files_in(folder, _SUFFIXES)))
     if len(maps) == len(lefts):
         columns.append(maps)
-    for files in columns[1:]:
-        if (doubt := doubtful_pairing(lefts, files)) is not None:
-            warnings.warn(doubt, stacklevel=3)
-    records = _records(list(zip(*columns, strict=True)), encoding)
+    records = _paired(columns, encoding)
     if len(maps) == len(lefts):
         return records
     known = {_stem(file): file for file in sorted(maps, key=_preference, reverse=True)}

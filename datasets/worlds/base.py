@@ -111,7 +111,6 @@ class WorldDataset(MadeDataset):
         return f"{type(self).__name__}({self.length} of {size}, seed {self.seed})"
 
     def _draws(self, index: int) -> Draws:
-        """What is random in a sample."""
         return Draws("world", self.seed, index)
 
     def _place(self, index: int, draws: Draws) -> Place:

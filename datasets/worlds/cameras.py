@@ -22,20 +22,13 @@ _COARSE = 6  # pixels between those at which what covers a surface is looked for
 
 @dataclass(frozen=True)
 class Pinhole:
-    """A camera without distortion.
+    """A camera without distortion."""
 
-    Attributes:
-        eye: (3,), where it stands.
-        axes: (3, 3), of `frame`: right, down and ahead.
-        height, width: pixels.
-        intrinsics: (3, 3), pixels, without skew; whole numbers are centres of pixels.
-    """
-
-    eye: np.ndarray
-    axes: np.ndarray
-    height: int
-    width: int
-    intrinsics: np.ndarray
+    eye: np.ndarray  #: (3,), where it stands
+    axes: np.ndarray  #: (3, 3), of `frame`: right, down and ahead
+    height: int  #: pixels
+    width: int  #: pixels
+    intrinsics: np.ndarray  #: (3, 3), pixels, without skew; whole numbers are centres of pixels
 
     @classmethod
     def centred(

@@ -34,7 +34,6 @@ Parts = list[tuple[Shape, str]]
 
 
 def _table(draws: Draws) -> Parts:
-    """A table on four legs or on one."""
     width, depth, height = draws.uniform(0.6, 1.8), draws.uniform(0.5, 0.9), draws.uniform(0.4, 0.8)
     top = box(width, 0.04, depth).moved((0, height - 0.04, 0))
     if draws.uniform() < 0.25:
@@ -44,7 +43,6 @@ def _table(draws: Draws) -> Parts:
 
 
 def _chair(draws: Draws) -> Parts:
-    """A chair with a back of slats or a panel."""
     width, seat = draws.uniform(0.38, 0.5), draws.uniform(0.4, 0.5)
     back = draws.uniform(0.35, 0.6)
     parts = [_legs(width, width, seat, draws.uniform(0.015, 0.03))]
@@ -59,7 +57,6 @@ def _chair(draws: Draws) -> Parts:
 
 
 def _shelf(draws: Draws) -> Parts:
-    """A bookcase with books and boxes."""
     width, depth = draws.uniform(0.6, 1.4), draws.uniform(0.25, 0.4)
     height = draws.uniform(0.8, 2.1)
     boards = 3 + int(draws.uniform(0, 3))
@@ -100,7 +97,6 @@ def _bed(draws: Draws) -> Parts:
 
 
 def _sofa(draws: Draws) -> Parts:
-    """A sofa with cushions."""
     width, depth = draws.uniform(1.2, 2.2), draws.uniform(0.75, 0.95)
     arms = [box(0.18, 0.6, depth).moved((side * width / 2, 0, 0)) for side in (-1, 1)]
     back = box(width, 0.45, 0.2).moved((0, 0.38, depth / 2 - 0.1))
@@ -113,7 +109,6 @@ def _sofa(draws: Draws) -> Parts:
 
 
 def _lamp(draws: Draws) -> Parts:
-    """A standing lamp."""
     height, shade = draws.uniform(1.2, 1.8), draws.uniform(0.12, 0.25)
     stem = join([cylinder(0.012, height, 8), cylinder(0.14, 0.02)])
     top = cone(shade, shade * draws.uniform(0.4, 0.9), 0.28).moved((0, height - 0.1, 0))
@@ -121,7 +116,6 @@ def _lamp(draws: Draws) -> Parts:
 
 
 def _plant(draws: Draws) -> Parts:
-    """A pot with leaves."""
     pot = revolution(np.array([[0.0, 0.0], [0.1, 0.0], [0.14, 0.22], [0.11, 0.22], [0.0, 0.2]]), 16)
     tips, stems = [], []
     for _ in range(8 + int(draws.uniform(0, 16))):
@@ -136,7 +130,6 @@ def _plant(draws: Draws) -> Parts:
 
 
 def _cabinet(draws: Draws) -> Parts:
-    """A chest of drawers, a fridge or a box, with handles."""
     width, depth = draws.uniform(0.4, 1.2), draws.uniform(0.35, 0.6)
     height = draws.uniform(0.5, 1.9)
     rows = 1 + int(draws.uniform(0, 4))
@@ -146,7 +139,6 @@ def _cabinet(draws: Draws) -> Parts:
 
 
 def _vase(draws: Draws) -> Parts:
-    """A vase, a bottle or a cup: an outline turned."""
     height = draws.uniform(0.1, 0.4)
     up = np.linspace(0, 1, 9)
     wave = 0.35 + 0.25 * np.sin(draws.uniform(1, 6) * up + draws.uniform(0, 6))
@@ -156,7 +148,6 @@ def _vase(draws: Draws) -> Parts:
 
 
 def _book(draws: Draws) -> Parts:
-    """Books, one on the other."""
     pile, level = [], 0.0
     for _ in range(1 + int(draws.uniform(0, 4))):
         thick = draws.uniform(0.01, 0.05)
@@ -167,7 +158,6 @@ def _book(draws: Draws) -> Parts:
 
 
 def _screen(draws: Draws) -> Parts:
-    """A monitor on its foot."""
     width = draws.uniform(0.3, 0.7)
     panel = box(width, width * 0.6, 0.02).moved((0, 0.12, 0))
     foot = join([cylinder(0.015, 0.14, 8), box(0.2, 0.01, 0.15)])
@@ -175,7 +165,6 @@ def _screen(draws: Draws) -> Parts:
 
 
 def _fruit(draws: Draws) -> Parts:
-    """A bowl of balls, or single ones."""
     radius = draws.uniform(0.03, 0.06)
     balls = [
         (sphere(radius, draws.uniform(0.8, 1.1), 14).moved((x, radius, z)), "any")
@@ -272,18 +261,15 @@ def picture(draws: Draws) -> Parts:
 
 
 def _ball(draws: Draws) -> Parts:
-    """A ball or an egg."""
     return [(sphere(draws.uniform(0.1, 0.4), draws.uniform(0.5, 1.6)), "any")]
 
 
 def _ring(draws: Draws) -> Parts:
-    """A torus."""
     radius = draws.uniform(0.12, 0.4)
     return [(torus(radius, radius * draws.uniform(0.06, 0.4)), "any")]
 
 
 def _block(draws: Draws) -> Parts:
-    """A box, a cylinder or a cone of any proportions."""
     sides = [draws.uniform(0.08, 0.6) for _ in range(3)]
     kind = int(draws.uniform(0, 4))
     if kind == 0:
@@ -294,7 +280,6 @@ def _block(draws: Draws) -> Parts:
 
 
 def _star(draws: Draws) -> Parts:
-    """A prism over a star."""
     points = 3 + int(draws.uniform(0, 6))
     angles = np.linspace(0, 2 * math.pi, 2 * points, endpoint=False)
     radius = np.where(np.arange(2 * points) % 2, draws.uniform(0.1, 0.25), draws.uniform(0.2, 0.4))

@@ -52,7 +52,6 @@ class _Builder:
         rotation: np.ndarray | None = None,
         scale: float = 1.0,
     ) -> None:
-        """Place one object."""
         self._instance += 1
         for shape, kind in parts:
             shape = (shape if scale == 1 else shape.scaled(scale)).moved(to, turn, rotation)
@@ -71,7 +70,6 @@ class _Builder:
         return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
 
     def pick(self, options: Sequence[_T]) -> _T:
-        """One of several."""
         return options[int(self.draws.uniform(0, len(options)))]
 
     def thing(self, kinds: Sequence[Callable[[Draws], Parts]], low: float, high: float) -> Parts:

@@ -40,20 +40,13 @@ class Light(NamedTuple):
 
 
 class Sky(NamedTuple):
-    """What surrounds a world.
+    """What surrounds a world."""
 
-    Attributes:
-        horizon, zenith: colours (3,).
-        panorama: (H, 2H, 3) uint8, seen instead of them where given.
-        turn: of the panorama about the vertical, radians.
-        bright: of the panorama: what its white is.
-    """
-
-    horizon: np.ndarray
-    zenith: np.ndarray
-    panorama: Tensor | None = None
-    turn: float = 0.0
-    bright: float = 1.0
+    horizon: np.ndarray  #: colour (3,)
+    zenith: np.ndarray  #: colour (3,)
+    panorama: Tensor | None = None  #: (H, 2H, 3) uint8, seen instead of them where given
+    turn: float = 0.0  #: of the panorama about the vertical, radians
+    bright: float = 1.0  #: of the panorama: what its white is
 
     def look(self, directions: Tensor) -> Tensor:
         """Colours (3, N) in unit directions (3, N)."""

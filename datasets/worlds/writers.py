@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...vision.io.images import write_image
+from ...vision.io.images import read_image, write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from ..mvs.writers import WRITERS as VIEW_LAYOUTS
@@ -73,10 +73,14 @@ def write_worlds(
     root = expand_path(folder)
     small: list[Tensor] = []
     if isinstance(worlds, WorldPanoramas):
-        write_panoramas({"train": _Seen(worlds, small)}, root, layout, report)
+        write_panoramas({"train": worlds}, root, layout, report)
+        for line in (root / "train.txt").read_text().splitlines()[:_SHOWN]:
+            small.append(_thumbnail(read_image(root / line.split()[0])))
     else:
         for index in range(len(worlds)):
-            _add(small, _write(worlds, index, root, layout))
+            picture = _write(worlds, index, root, layout)
+            if index < _SHOWN:
+                small.append(_thumbnail(picture))
             if report is not None:
                 report("worlds", index + 1, len(worlds))
     columns = min(8, len(small))
@@ -86,26 +90,9 @@ def write_worlds(
     return root
 
 
-def _add(small: list[Tensor], picture: Tensor) -> None:
-    """Add a picture (3, H, W), small, to the first ones."""
-    if len(small) < _SHOWN:
-        size = round(_THUMBNAIL * picture.shape[1] / picture.shape[2]), _THUMBNAIL
-        small.append(functional.interpolate(picture[None], size, mode="area")[0])
-
-
-class _Seen:
-    """Samples whose pictures are added to the small ones while they are written."""
-
-    def __init__(self, worlds: WorldPanoramas, small: list[Tensor]) -> None:
-        self.worlds, self.small = worlds, small
-
-    def __len__(self) -> int:
-        return len(self.worlds)
-
-    def __getitem__(self, index: int) -> dict:
-        sample = self.worlds[index]
-        _add(self.small, sample["image"])
-        return sample
+def _thumbnail(picture: Tensor) -> Tensor:
+    size = round(_THUMBNAIL * picture.shape[1] / picture.shape[2]), _THUMBNAIL
+    return functional.interpolate(picture[None], size, mode="area")[0]
 
 
 def _write(worlds: WorldStereo | WorldViews, index: int, root: Path, layout: str) -> Tensor:
