@@ -34,7 +34,7 @@ def residual(scene, disparity):
 
 
 def test_shapes_and_types():
-    scene = generate_scenes(2, 48, 80, seed=0)
+    scene = generate_scenes(2, 48, 80, seed=0, device=torch.device("cpu"))
     for name in ("left", "right"):
         assert scene[name].shape == (2, 3, 48, 80) and scene[name].dtype == torch.float32
         assert 0 <= scene[name].min() and scene[name].max() <= 1
@@ -45,10 +45,10 @@ def test_shapes_and_types():
 
 
 def test_same_seed_same_scenes_whatever_the_count():
-    several = generate_scenes(3, 48, 96, seed=5)
-    again = generate_scenes(3, 48, 96, seed=5)
+    several = generate_scenes(2, 48, 96, seed=5)
+    again = generate_scenes(2, 48, 96, seed=5)
     second = generate_scenes(1, 48, 96, seed=5, first=1)
-    other = generate_scenes(3, 48, 96, seed=6)
+    other = generate_scenes(2, 48, 96, seed=6)
     for name, value in several.items():
         assert torch.equal(value, again[name])
         assert torch.equal(value[1:2], second[name])
@@ -57,8 +57,8 @@ def test_same_seed_same_scenes_whatever_the_count():
 
 
 def test_scenes_rendered_together_equal_scenes_rendered_alone():
-    alone = generate_scenes(4, 64, 96, seed=8, photometric=False)
-    together = generate_scenes(4, 64, 96, seed=8, photometric=False, batch=4)
+    alone = generate_scenes(3, 64, 96, seed=8, photometric=False)
+    together = generate_scenes(3, 64, 96, seed=8, photometric=False, batch=3)
     for name in ("left", "right", "disparity"):
         close = torch.isclose(alone[name], together[name], atol=1e-3)
         assert close.float().mean() > 0.999, name
@@ -95,9 +95,8 @@ def test_occlusion_agrees_with_a_brute_force_search(clean):
 
 @pytest.mark.parametrize("limit", [6.0, 40.0, 192.0])
 def test_disparity_stays_in_range(limit):
-    depth = generate_scenes(12, 48, 128, seed=11, max_disparity=limit, photometric=False)[
-        "disparity"
-    ]
+    scenes = generate_scenes(6, 48, 128, seed=11, max_disparity=limit, photometric=False)
+    depth = scenes["disparity"]
     assert depth.min() > 0
     assert depth.max() <= min(limit, 64)
     assert depth.flatten(1).amax(1).max() > 0.3 * min(limit, 64)
@@ -130,16 +129,16 @@ def test_planes_are_exact_in_both_views():
 
 
 def test_misalignment_moves_rows_only_when_asked():
-    level = generate_scenes(3, 64, 128, seed=2, photometric=False)
-    offset = generate_scenes(3, 64, 128, seed=2, photometric=False, vertical_offset=2.0)
+    level = generate_scenes(2, 64, 128, seed=2, photometric=False)
+    offset = generate_scenes(2, 64, 128, seed=2, photometric=False, vertical_offset=2.0)
     assert torch.equal(level["left"], offset["left"])
     assert torch.equal(level["disparity"], offset["disparity"])
     assert not torch.equal(level["right"], offset["right"])
 
 
 def test_views_differ_photometrically_by_default():
-    plain = generate_scenes(4, 48, 96, seed=4, photometric=False)
-    taken = generate_scenes(4, 48, 96, seed=4)
+    plain = generate_scenes(2, 48, 96, seed=4, photometric=False)
+    taken = generate_scenes(2, 48, 96, seed=4)
     assert torch.equal(plain["disparity"], taken["disparity"])
     assert not torch.equal(plain["left"], taken["left"])
     levels = taken["left"] * 255
@@ -157,16 +156,17 @@ def test_wrong_arguments_are_named(wrong):
 
 
 def test_dataset_items_depend_on_seed_and_index_alone():
-    data = GeneratedStereo(5, 48, 96, seed=9)
-    assert len(data) == 5 and len(list(data)) == 5
-    series = generate_scenes(5, 48, 96, seed=9)
-    sample = data[3]
+    data = GeneratedStereo(3, 48, 96, seed=9)
+    samples = list(data)
+    assert len(data) == len(samples) == 3
+    series = generate_scenes(3, 48, 96, seed=9)
+    sample = samples[1]
     assert set(sample) == {"left", "right", "disparity", "valid", "occluded", "name"}
     for name, value in series.items():
-        assert torch.equal(sample[name], value[3])
+        assert torch.equal(sample[name], value[1])
     assert torch.equal(data[-2]["left"], sample["left"])
     with pytest.raises(IndexError):
-        data[5]
+        data[3]
     with pytest.raises(ValueError, match="length"):
         GeneratedStereo(0, 48, 96)
 
@@ -185,11 +185,6 @@ def test_gpu_shows_the_same_scenes():
     gpu = generate_scenes(3, 64, 96, seed=8, device="cuda")
     close = torch.isclose(cpu["disparity"], gpu["disparity"].cpu(), atol=1e-2)
     assert close.float().mean() > 0.99
-
-
-def test_device_argument():
-    scene = generate_scenes(1, 48, 96, seed=0, device=torch.device("cpu"))
-    assert scene["left"].device.type == "cpu"
 
 
 def test_the_cache_belongs_to_a_version_of_the_scenes(tmp_path, monkeypatch):

@@ -102,14 +102,15 @@ def test_panoramas_close_and_keep_their_distance():
 
 @pytest.mark.parametrize("kind", [WorldViews, WorldPanoramas])
 def test_items_depend_on_seed_and_index_alone(kind):
-    size = (24, 32) if kind is WorldViews else (16,)
+    size = (24, 32, 2) if kind is WorldViews else (16,)
     one, longer, other = (
         kind(length, *size, seed=seed) for length, seed in ((2, 5), (3, 5), (2, 6))
     )
-    assert torch.equal(one[1]["depth"], longer[1]["depth"])
-    assert not torch.equal(one[0]["depth"], one[1]["depth"])
-    assert not torch.equal(one[0]["depth"], other[0]["depth"])
-    assert [item["name"] for item in one] == ["world-5-000000", "world-5-000001"]
+    first, second = one
+    assert torch.equal(second["depth"], longer[1]["depth"])
+    assert not torch.equal(first["depth"], second["depth"])
+    assert not torch.equal(first["depth"], other[0]["depth"])
+    assert (first["name"], second["name"]) == ("world-5-000000", "world-5-000001")
     assert one[-1]["name"] == "world-5-000001"
     with pytest.raises(IndexError, match="index 2 of 2"):
         one[2]
