@@ -90,7 +90,62 @@ _ONEDNN = (
 )
 
 
-class FusedConv2d(nn.Module):
+class _FusedConv(nn.Module):
+    """A convolution whose weight oneDNN orders in the first call, as the best order depends on it.
+
+    The activation comes after the addition: its name in oneDNN, and its numbers.
+    """
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        form: tuple[list[int], list[int], list[int], int],
+        activation: tuple[str, list[float]],
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.dtype, self.activation = dtype, activation
+        self.stride, self.padding, self.dilation, self.groups = form
+        self.layout = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
+        self.weight: Tensor = weight.to(dtype).contiguous(memory_format=self.layout)
+        self.bias = None if bias is None else bias.to(dtype)
+        self.packs, self.packed = _packs(self.weight), False
+
+    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        """Args: x (B, in, …); add, of the result's shape, before the activation."""
+        x = x.to(self.dtype).contiguous(memory_format=self.layout)
+        shape = self.padding, self.stride, self.dilation, self.groups
+        if self.packs and not self.packed:
+            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
+                self.weight, *shape, list(x.shape)
+            )
+            self.packed = True
+        if not self.packed:
+            convolve = F.conv2d if x.dim() == 4 else F.conv3d
+            y = convolve(
+                x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+            )
+            return self._activated(y if add is None else y.add_(add))
+        run = torch.ops.mkldnn._convolution_pointwise
+        if add is None:
+            return run(x, self.weight, self.bias, *shape, *self.activation, "")
+        add = add.to(self.dtype)
+        if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way
+            return self._activated(run(x, self.weight, self.bias, *shape, "none", [], "") + add)
+        add = add.contiguous(memory_format=self.layout)
+        relu = "relu" if self.activation[0] == "relu" else None
+        y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
+        return y if relu else self._activated(y)
+
+    def _activated(self, y: Tensor) -> Tensor:
+        name, numbers = self.activation
+        if name == "hardtanh":
+            return y.clamp_(*numbers)
+        return y if name == "none" else F.leaky_relu_(y, *(numbers or [0.0]))
+
+
+class FusedConv2d(_FusedConv):
     """Convolution, optional addition, optional activation; takes any type, gives `dtype`.
 
     Args:
@@ -118,57 +173,22 @@ class FusedConv2d(nn.Module):
         dtype: torch.dtype = torch.float32,
         block: tuple[int, int] = (1, 1),
     ) -> None:
-        super().__init__()
         if weight.device.type != "cpu":  # blocks fill a CPU's vectors; a GPU would only do more
             block = (1, 1)
-        weight = blocked_weight(weight.detach(), stride, block).to(dtype)
-        bias = None if bias is None else bias.detach().repeat(block[0] * block[1]).to(dtype)
-        self.dtype = dtype
+        weight = blocked_weight(weight.detach(), stride, block)
+        bias = None if bias is None else bias.detach().repeat(block[0] * block[1])
+        sides = list(padding) if isinstance(padding, tuple) else [padding, padding]
+        form = [stride * side for side in block], sides, [dilation, dilation], groups
+        super().__init__(weight, bias, form, _activation(slope), dtype)
         self.block = block
-        self.stride = [stride * block[0], stride * block[1]]
-        self.padding = list(padding) if isinstance(padding, tuple) else [padding, padding]
-        self.dilation = [dilation, dilation]
-        self.groups = groups
-        self.slope = slope
-        self.weight: Tensor = weight.contiguous(memory_format=torch.channels_last)
-        self.bias = bias
-        self.packs = _packs(weight)
-        self.packed = False
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """Args: x (B, in, H, W); add, of the result's shape, before the activation."""
-        x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        if self.packs and not self.packed:  # the best order depends on the size
-            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, self.padding, self.stride, self.dilation, self.groups, list(x.shape)
-            )
-            self.packed = True
-        y = (self._run_packed if self.packed else self._run)(x, add)
+        y = super().forward(x, add)
         return y if self.block == (1, 1) else depth_to_space(y, self.block)
 
-    def _run(self, x: Tensor, add: Tensor | None) -> Tensor:
-        shape = self.stride, self.padding, self.dilation, self.groups
-        y = F.conv2d(x, self.weight, self.bias, *shape)
-        if add is not None:
-            y += add
-        return y if self.slope is None else F.leaky_relu_(y, self.slope)
 
-    def _run_packed(self, x: Tensor, add: Tensor | None) -> Tensor:
-        shape = self.padding, self.stride, self.dilation, self.groups
-        run = torch.ops.mkldnn._convolution_pointwise
-        if add is None:
-            name, scalars = _activation(self.slope)
-            return run(x, self.weight, self.bias, *shape, name, scalars, "")
-        if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way
-            y = run(x, self.weight, self.bias, *shape, "none", [], "") + add.to(self.dtype)
-            return y if self.slope is None else F.leaky_relu_(y, self.slope)
-        relu = "relu" if self.slope == 0 else None
-        add = add.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
-        return F.leaky_relu_(y, self.slope) if self.slope else y
-
-
-class FusedConv3d(nn.Module):
+class FusedConv3d(_FusedConv):
     """Convolution of volumes, optional clipped ReLU or addition; takes any type, gives `dtype`.
 
     In channels-last memory oneDNN runs a depthwise convolution up to three times as fast; plain
@@ -195,39 +215,9 @@ class FusedConv3d(nn.Module):
         limit: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__()
-        weight = weight.detach().to(dtype)
-        self.dtype = dtype
-        self.stride, self.padding, self.dilation = [stride] * 3, [padding] * 3, [1] * 3
-        self.groups = groups
-        self.limit = limit
-        self.weight: Tensor = weight.contiguous(memory_format=torch.channels_last_3d)
-        self.bias = bias.detach().to(dtype)
-        self.packs = _packs(weight)
-        self.packed = False
-
-    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        """Args: x (B, in, D, H, W); add, of the result's shape, where nothing is activated."""
-        x = x.to(self.dtype).contiguous(memory_format=torch.channels_last_3d)
-        if self.packs and not self.packed:  # the best order depends on the size
-            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, self.padding, self.stride, self.dilation, self.groups, list(x.shape)
-            )
-            self.packed = True
-        if not self.packed:
-            sizes = self.stride, self.padding, self.dilation, self.groups
-            y = F.conv3d(x, self.weight, self.bias, *sizes)
-            y = y if self.limit is None else y.clamp_(0, self.limit)
-            return y if add is None else y.add_(add)
-        run = torch.ops.mkldnn._convolution_pointwise
-        shape = self.padding, self.stride, self.dilation, self.groups
-        if add is not None:
-            add = add.to(self.dtype).contiguous(memory_format=torch.channels_last_3d)
-            if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way
-                return run(x, self.weight, self.bias, *shape, "none", [], "").add_(add)
-            return run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, None, [], "")
-        name, scalars = ("none", []) if self.limit is None else ("hardtanh", [0.0, self.limit])
-        return run(x, self.weight, self.bias, *shape, name, scalars, "")
+        form = [stride] * 3, [padding] * 3, [1] * 3, groups
+        activation = ("none", []) if limit is None else ("hardtanh", [0.0, limit])
+        super().__init__(weight.detach(), bias.detach(), form, activation, dtype)
 
 
 class FusedUpsampling2d(nn.Module):
