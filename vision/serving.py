@@ -193,16 +193,15 @@ def is_local(host: str) -> bool:
 
 
 class Store:
-    """The files of a page: those that are there now stay, later ones go when they are old.
+    """The files of a page: those that are there now stay, later ones go after an hour.
 
     Args:
         folder: theirs.
         most: bytes of all that do not stay; the oldest go first.
-        seconds: after which a file goes anyway.
     """
 
-    def __init__(self, folder: Path, most: float = 2e9, seconds: float = _KEPT) -> None:
-        self.folder, self.most, self.seconds = folder, most, seconds
+    def __init__(self, folder: Path, most: float = 2e9) -> None:
+        self.folder, self.most = folder, most
         self._staying = set(folder.iterdir())
         self._one = threading.Lock()
 
@@ -217,7 +216,7 @@ class Store:
                     files.append((newest, sum(part.st_size for part in parts), path))
             total = sum(size for _, size, _ in files)
             for newest, size, path in sorted(files):
-                if total <= self.most and time.time() - newest <= self.seconds:
+                if total <= self.most and time.time() - newest <= _KEPT:
                     break
                 total -= size
                 if path.is_dir() and not path.is_symlink():

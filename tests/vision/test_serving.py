@@ -176,7 +176,7 @@ def write(path, size: int, age: float) -> None:
 
 def test_old_files_go_and_the_oldest_of_too_many(tmp_path):
     write(tmp_path / "example/left.png", 900, 9000)
-    store = Store(tmp_path, most=20_000, seconds=3600)
+    store = Store(tmp_path, most=20_000)
     write(tmp_path / "old/left.png", 1, 4000)
     (tmp_path / "link").symlink_to("/etc/passwd")
     for age in (30, 20, 10):

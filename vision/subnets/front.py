@@ -165,12 +165,7 @@ def search(
             run.errors(front[::step][:verify], "evaluating the front")
             agreement = predictor.held_out.to_json() if predictor.held_out else None
 
-    def exact(architecture: Architecture) -> dict[str, float]:
-        latency = predictors.get("latency")
-        known = {} if latency is None else {"latency": round(latency(architecture), 4)}
-        return known | bench.counts(architecture).to_json()
-
-    rows, left_out = _front(evaluations, costs, cost, kept, bounds, exact, report)
+    rows, left_out = _front(bench, evaluations, predictors, cost, kept, bounds, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 
 
@@ -230,12 +225,12 @@ def _shown(
 
 
 def _front(
+    bench: Bench,
     evaluations: Evaluations,
-    costs: CostRegressor,
+    predictors: Mapping[str, CostRegressor],
     cost: str,
     kept: list[Constraint],
     bounds: Mapping[str, float],
-    exact: Callable[[Architecture], dict[str, float]],
     report: _Report,
 ) -> tuple[list[FrontRow], int]:
     """What no other of the evaluated subnets beats, by exact figures, and how many those kept out.
@@ -246,11 +241,14 @@ def _front(
     errors = {a: error for a, error in evaluations.errors.items() if math.isfinite(error)}
     if {cost, *bounds} == {"latency"}:  # counts, which take a second each, would decide nothing
         chosen = [a for a in errors if all(limit.satisfied(a) for limit in kept)]
-        places = pareto_front([(errors[a], costs(a)) for a in chosen])
+        places = pareto_front([(errors[a], predictors[cost](a)) for a in chosen])
         errors = {chosen[place]: errors[chosen[place]] for place in places}
     within, left_out = [], 0
     for done, (architecture, error) in enumerate(errors.items(), start=1):
-        row = FrontRow(architecture, error, exact(architecture))
+        known = {}
+        if "latency" in predictors:
+            known["latency"] = round(predictors["latency"](architecture), 4)
+        row = FrontRow(architecture, error, known | bench.counts(architecture).to_json())
         if all(row.costs[kind] <= bound for kind, bound in bounds.items()):
             within.append(row)
         elif all(limit.satisfied(architecture) for limit in kept):
