@@ -7,6 +7,7 @@ import atexit
 import difflib
 import gc
 import importlib
+import itertools
 import os
 import platform
 import re
@@ -423,9 +424,7 @@ class _Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Look for unknown options first: where a required one is mistyped, it seems to miss."""
-        words = list(sys.argv[1:] if args is None else args)
-        words = words[: words.index("--")] if "--" in words else words
-        for word in words:
+        for word in itertools.takewhile("--".__ne__, args):
             if re.match("--[a-z]", word) and (
                 word.partition("=")[0] not in self._option_string_actions
             ):
@@ -500,10 +499,9 @@ examples:
 
 
 def _is_users(error: Exception) -> bool:
-    names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, (ValueError, OSError, ImportError)) or ran_out_of_memory(error):
         return True
-    return "MisconfigurationException" in names
+    return "MisconfigurationException" in {kind.__name__ for kind in type(error).__mro__}
 
 
 def _one_line(error: Exception) -> str:

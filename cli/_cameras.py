@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._work import warn
+from ._work import refuse, warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,9 +136,7 @@ def raw_rectifier(
     Their size (height, width) is asked for, or some of them are looked at, only where that counts.
     """
     if args.raw is None:
-        for name in ("second", "cameras", "lens", "fov"):
-            if getattr(args, name) is not None:
-                raise ValueError(f"--{name} goes with --raw CALIBRATION")
+        refuse(args, ("second", "cameras", "lens", "fov"), "goes with --raw CALIBRATION")
     given = [name for name in ("calib", "focal", "raw") if getattr(args, name) is not None]
     given += ["auto-rectify"] * args.auto_rectify
     if len(given) > 1 and {"raw", "auto-rectify"} & set(given):
@@ -197,13 +195,10 @@ def find_calibrations(
             own[name] = read_calibration(pair.calibration, unit, grey=_grey(pair.left))
     if args.baseline_unit is not None and args.raw is None and not any(own.values()):
         raise ValueError("--baseline-unit is that of a calibration file, and there is none")
-    if args.max_depth is not None:
-        if not args.max_depth > 0:
-            raise ValueError(f"--max-depth must be positive, got {args.max_depth:g}")
-        if not any(own.values()) and args.raw is None:
-            raise ValueError(
-                "--max-depth needs a calibration: --calib, --raw, or --focal and --baseline"
-            )
+    if args.max_depth is not None and not any(own.values()) and args.raw is None:
+        raise ValueError(
+            "--max-depth needs a calibration: --calib, --raw, or --focal and --baseline"
+        )
     return own
 
 

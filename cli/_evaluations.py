@@ -66,11 +66,7 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
 
 
 def mode_of(args: argparse.Namespace) -> Literal["min", "max"]:
-    """`max` where a large metric is good, else `min`: --mode, or what the metric's name says.
-
-    Raises:
-        ValueError: the name means an error to some tasks and a score to others.
-    """
+    """`max` where a large metric is good, else `min`: --mode, or what the metric's name says."""
     if args.mode is not None:
         return args.mode
     name = args.metric.rpartition("/")[2]
@@ -101,11 +97,7 @@ def evaluator(
 def open_evaluations(
     args: argparse.Namespace, leaves: Leaves, space: SearchSpace
 ) -> tuple[Evaluations, Path]:
-    """Those of an earlier run into the same folder, or none yet; and the file to keep them in.
-
-    Raises:
-        ValueError: they are of other weights, other data or another metric.
-    """
+    """Those of an earlier run into the same folder, or none yet; and the file to keep them in."""
     from ..vision.subnets.evaluations import Evaluations
     from ..vision.subnets.leaves import weights_digest
 

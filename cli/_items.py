@@ -38,6 +38,14 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", metavar="FILE", help="lines LEFT RIGHT [CALIBRATION] instead")
 
 
+def add_model(parser: argparse.ArgumentParser, default: str | None = None, told: str = "") -> None:
+    """Add ``--model``; what is told comes last."""
+    known = "NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, a weight file, or a "
+    told = f" (default: {default})" if default else told
+    text = f"{known}checkpoint of `vizoo fit`{told}"
+    parser.add_argument("--model", metavar="NAME|FILE", default=default, help=text)
+
+
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments that all of them have."""
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")

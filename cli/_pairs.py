@@ -16,12 +16,7 @@ from ._work import unique_names
 
 
 def find_images(words: Iterable[str]) -> dict[str, Path]:
-    """The images that files, folders and globs name, by the first part of their results' names.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: two results would have one name.
-    """
+    """The images that files, folders and globs name, by the first part of their results' names."""
     files = {file.resolve(): file for word in words for file in expand(word)}
     images = list(files.values())
     return dict(zip(unique_names(images), images, strict=True))
@@ -36,10 +31,6 @@ def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
 
     Returns:
         The images, and the name of its folder for each that is sorted, both by result's name.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: two results would have one name.
     """
     from ..vision.io.pairing import images_in
 
@@ -77,11 +68,7 @@ def _folders_in(word: str) -> list[str]:
 
 
 def expand(word: str) -> list[Path]:
-    """The images that a file, a folder or a glob names, sorted.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-    """
+    """The images that a file, a folder or a glob names, sorted."""
     from ..vision.io.images import SUFFIXES
     from ..vision.io.pairing import images_in
 
@@ -112,12 +99,7 @@ class Pair:
 
 
 def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
-    """The pairs that a command was asked for.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: nothing, or two things, are asked for, or they do not make pairs.
-    """
+    """The pairs that a command was asked for."""
     words = args.images
     if args.list is not None:
         if words:
@@ -133,16 +115,12 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
     return find_pairs(words[:half], words[half:])
 
 
-def find_pairs(left: str | Iterable[str], right: str | Iterable[str]) -> list[Pair]:
+def find_pairs(left: list[str], right: list[str]) -> list[Pair]:
     """Pair files, folders or globs in sorted order; warns where the names do not agree.
 
     Of several words each, as a shell makes them of a glob, the images are put together.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: the counts differ, or two results would have one name.
     """
-    words = [[side] if isinstance(side, str) else list(side) for side in (left, right)]
+    words = left, right
     lefts, rights = ([file for word in side for file in _expand(word)] for side in words)
     if len(lefts) != len(rights):
         first, last = (" ".join(side[:1] + ["..."] * (len(side) > 1)) for side in words)
@@ -163,9 +141,6 @@ def _find_folders(text: str) -> list[Pair]:
     ``image_3/*.png``), and folders that hold one pair each (``*/im0.png`` and ``*/im1.png``), whose
     names the results get; either with a ``calib.txt`` where there is one, or a
     ``calib/NAME.txt`` of each left image beside the folders.
-
-    Raises:
-        FileNotFoundError: no such folder, or no pair in it.
     """
     root = Path(text)
     if not root.is_dir():
@@ -174,7 +149,7 @@ def _find_folders(text: str) -> list[Pair]:
             "the right image, a folder, or --list FILE"
         )
     if (sides := side_folders(root)) is not None:
-        pairs, calibration = find_pairs(*map(str, sides)), _calibration(root)
+        pairs, calibration = find_pairs(*([str(side)] for side in sides)), _calibration(root)
         return [
             replace(pair, calibration=calibration or _calibration(root / "calib", pair.left.stem))
             for pair in pairs
@@ -207,10 +182,6 @@ def _read_list(path: str) -> list[Pair]:
     A list of a data set will do too, whose third column is the true disparity: it is not used,
     which a warning says. Relative paths count from the list's folder; quotes and comments as in
     `read_columns`.
-
-    Raises:
-        FileNotFoundError: the list or a file that it names does not exist.
-        ValueError: a line is not of that form, or the list is empty.
     """
     folder, form = Path(path).parent, "LEFT RIGHT [CALIBRATION]"
     pairs, truths = [], 0

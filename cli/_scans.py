@@ -27,10 +27,6 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
     Args:
         words: what was typed.
         skip: a folder that is not searched, as it holds results.
-
-    Raises:
-        FileNotFoundError: nothing is there.
-        ValueError: two results would have one name.
     """
     every: list[Path] = []
     for word in words:

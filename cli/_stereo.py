@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..stereo import DEFAULT_MODEL
 from ._cameras import common_calibration, raw_rectifier
+from ._work import number, positive, share
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration
@@ -22,14 +20,34 @@ if TYPE_CHECKING:
 _ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add ``--model``."""
+def add_matching(parser: argparse.ArgumentParser) -> None:
+    """Add how pairs are matched, and which pixels are kept."""
     parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        default=DEFAULT_MODEL,
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        f"(default: {DEFAULT_MODEL})",
+        "--scale",
+        type=_scale,
+        default="auto",
+        metavar="S",
+        help="match the images at S times their size, above 0 and at most 1, which brings near "
+        "things within the network's reach; results have the images' own size and pixels "
+        "(default: auto: 1 wherever that is enough, else a smaller size first, then 1 around "
+        "what was found; of frames what the first one needs)",
+    )
+    parser.add_argument(
+        "--max-disparity",
+        type=positive,
+        metavar="PX",
+        help="the largest there is (default: what the calibration says, else looked up, of frames "
+        "in the first one)",
+    )
+    parser.add_argument(
+        "--min-confidence",
+        type=share,
+        metavar="C",
+        help="leave out pixels that are less sure, 0 to 1: 0 in PNG, npy and depth, infinite in "
+        "PFM, no points, black in a video",
+    )
+    parser.add_argument(
+        "--no-check", action="store_true", help="do not look at the (first) pair's geometry"
     )
 
 
@@ -59,9 +77,6 @@ def rectify_frames(
 
     Returns:
         What does so, and the calibration of the pairs that come, where it is known.
-
-    Raises:
-        ValueError: options that do not go together, a calibration of other pictures, or no frame.
     """
     from ..datasets.stereo.calibration import scaling_notes
     from ..stereo.captures import without_secrets
@@ -93,28 +108,8 @@ def rectify_frames(
     return None, fitted
 
 
-def scale(text: str) -> float | str:
+def _scale(text: str) -> float | str:
     """The argument of `--scale`."""
     if text == "auto":
         return text
-    return _number(text, lambda value: 0 < value <= 1, "above 0 and at most 1, nor auto")
-
-
-def share(text: str) -> float:
-    """An argument from 0 to 1."""
-    return _number(text, lambda value: 0 <= value <= 1, "from 0 to 1")
-
-
-def positive(text: str) -> float:
-    """An argument above 0."""
-    return _number(text, lambda value: 0 < value < math.inf, "above 0")
-
-
-def _number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not fits(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
-    return value
+    return number(text, lambda value: 0 < value <= 1, "above 0 and at most 1, nor auto")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..nas.space import Architecture
     from ..nas.tabular import Tabular
     from ..vision.subnets.front import SearchedFront
+    from ..vision.subnets.ranking import Ranked
 
 UNITS = {
     "latency": (1.0, "latency [ms]"),
@@ -73,23 +74,23 @@ def write_picture(path: Path, report: dict[str, Any], searched: SearchedFront) -
 
 def comparisons(
     groups: dict[str, list[Architecture]],
-    errors: dict[Architecture, float],
-    parameters: dict[Architecture, int],
+    ranking: list[Ranked],
     table: Tabular | None,
     column: str,
 ) -> dict[str, Any]:
     """The ranking and the parameters' against the truth, for each group."""
     from ..nas.search.predictor import compare
 
-    worst = max(filter(math.isfinite, errors.values())) + 1
+    known = {row.architecture: row for row in ranking}
+    worst = max(row.error for row in ranking if math.isfinite(row.error)) + 1
     compared = {}
     for name, group in groups.items():
         if table is None or len(group) < 2:
             continue
         truth = [table.look_up(a, column) for a in group]
         compared[name] = {
-            "supernet": compare([-min(errors[a], worst) for a in group], truth).to_json(),
-            "parameters": compare([float(parameters[a]) for a in group], truth).to_json(),
+            "supernet": compare([-min(known[a].error, worst) for a in group], truth).to_json(),
+            "parameters": compare([float(known[a].parameters) for a in group], truth).to_json(),
         }
     return compared
 

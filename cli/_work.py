@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..common.warned import collect_warnings
@@ -42,6 +44,21 @@ def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> 
     return height, width
 
 
+def number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
+    """An argument for which `fits` holds, as `wanted` says in words."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not fits(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
+    return value
+
+
+share = partial(number, fits=lambda value: 0 <= value <= 1, wanted="from 0 to 1")
+positive = partial(number, fits=lambda value: 0 < value < math.inf, wanted="above 0")
+
+
 def check_folder(name: str) -> Path:
     """The folder of results, which need not exist yet; one that could not be made is refused."""
     if not name:
@@ -55,8 +72,10 @@ def check_folder(name: str) -> Path:
     return out
 
 
-def check_file(path: Path) -> None:
-    """Refuse a result that is a folder, or whose folder could not be made or written to."""
+def check_file(path: Path, suffix: str = "", told: str = "") -> None:
+    """Refuse a result of another suffix, or which could not be written; `told` says what it is."""
+    if suffix and path.suffix != suffix:
+        raise ValueError(f"--out {path}: {told} written as {suffix}; choose such a name")
     if path.is_dir():
         raise ValueError(f"--out {path}: is a folder; name a file")
     check_folder(str(path.parent))
@@ -80,6 +99,13 @@ def check_least(args: argparse.Namespace, **least: int) -> None:
         if value is not None and value < bound:
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {value}: must be at least {bound}")
+
+
+def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
+    """Refuse the first of these options that was given."""
+    for name in names:
+        if getattr(args, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 
 def unique_names(

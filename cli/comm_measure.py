@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._work import check_file, check_least
+from ._work import check_file, check_least, positive
 
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default cpu)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=0.5, help="to spend on each of eight sizes (default 0.5)"
+        "--seconds",
+        type=positive,
+        default=0.5,
+        help="for each of eight sizes (default 0.5)",
     )
     parser.add_argument("--out", metavar="FILE", help="write the link, for `comm plan --link FILE`")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -37,30 +40,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure all-reduces of several sizes and fit alpha and beta."""
-    if not 0 < args.seconds < float("inf"):
-        raise ValueError(f"--seconds {args.seconds}: more than 0")
     if args.out and int(os.environ.get("RANK", "0")) == 0:  # which writes it
         check_file(Path(args.out))
-    words = {name: getattr(args, name) for name in ("device", "seconds", "out", "json")}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         if args.processes is not None:
             raise ValueError("--processes: torchrun has started them, leave it out")
         _check_device(args.device, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
-        _measure(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", words)
+        _measure(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "env://", args)
         return 0
     check_least(args, processes=2)
     processes = args.processes or 2
     _check_device(args.device, processes)
-    import torch.multiprocessing
+    from torch.multiprocessing.spawn import ProcessException, spawn
 
     with tempfile.TemporaryDirectory() as folder:
         store = f"file://{folder}/store"
         try:
-            torch.multiprocessing.spawn(_measure, (processes, store, words), nprocs=processes)
-        except (
-            torch.multiprocessing.ProcessRaisedException,
-            torch.multiprocessing.ProcessExitedException,
-        ) as error:
+            spawn(_measure, (processes, store, args), nprocs=processes)
+        except ProcessException as error:
             said = [line for line in str(error).splitlines() if line.strip()]
             raise ValueError(f"a process could not measure: {said[-1]}") from None
     return 0
@@ -76,7 +73,7 @@ def _check_device(device: str, processes: int) -> None:
         )
 
 
-def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> None:
+def _measure(rank: int, processes: int, store: str, args: argparse.Namespace) -> None:
     """What each process does; the first prints and writes."""
     from datetime import timedelta
 
@@ -88,7 +85,7 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
-    if words["device"] == "cuda":
+    if args.device == "cuda":
         local = rank if store != "env://" else int(os.environ.get("LOCAL_RANK", "0"))
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
@@ -101,7 +98,7 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
             backend, init_method=store, rank=rank, world_size=processes, timeout=wait
         )
         with progress_bar("messages") if rank == 0 else nullcontext(lambda *_: None) as tell:
-            times = measure_all_reduce(device, sizes=SIZES, seconds=words["seconds"], tell=tell)
+            times = measure_all_reduce(device, sizes=SIZES, seconds=args.seconds, tell=tell)
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
@@ -116,10 +113,10 @@ def _measure(rank: int, processes: int, store: str, words: dict[str, Any]) -> No
         # The worst of the model's relative errors.
         "error": max(abs((link.alpha + link.beta * n) / time - 1) for n, time in times),
     }
-    if words["out"]:
-        link.save(words["out"], **report)
+    if args.out:
+        link.save(args.out, **report)
     whole = {"processes": processes, "alpha": link.alpha, "beta": link.beta, **report}
-    print(json.dumps(whole, indent=2) if words["json"] else _lines(link, report, words["out"]))
+    print(json.dumps(whole, indent=2) if args.json else _lines(link, report, args.out))
     sys.stdout.flush()
 
 

@@ -53,9 +53,7 @@ def run(args: argparse.Namespace) -> int:
     """Fit an ensemble, write it with a reliability diagram beside it, print its scores."""
     check_least(args, batch=1)
     out = Path(args.out)
-    if out.suffix.lower() != ".json":
-        raise ValueError(f"--out {out}: an ensemble is written as .json; choose such a name")
-    check_file(out)
+    check_file(out, ".json", "an ensemble is")
     data = _data(args.data)
 
     from ..classification.calibration import reliability_picture

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ._work import refuse
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -46,11 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if (args.scan is None) == (args.distance is None and args.tanks is None):
         raise ValueError("give --scan N (DTU), or --distance D or --tanks SCENE (F-score)")
     if args.scan is not None:
-        for option in ("align", "crop", "voxel"):
-            if getattr(args, option) is not None:
-                raise ValueError(f"--{option} is of the F-score: leave it out with --scan")
-    elif args.seed is not None:
-        raise ValueError("--seed is of DTU's scores: leave it out without --scan")
+        refuse(args, ("align", "crop", "voxel"), "is of the F-score: leave it out with --scan")
+    else:
+        refuse(args, ["seed"], "is of DTU's scores: leave it out without --scan")
     from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
     points, _ = read_ply(args.cloud)
     scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     width = max(map(len, scores))
     for name, value in scores.items():
-        print(f"{name:<{width}}  {value:.4f}" if isinstance(value, float) else
-              f"{name:<{width}}  {value}")  # fmt: skip
+        shown = f"{value:.4f}" if isinstance(value, float) else value
+        print(f"{name:<{width}}  {shown}")
     return 0
 
 

@@ -98,11 +98,7 @@ def run(args: list[str]) -> int:
 
 
 def _resolve_configs(args: list[str]) -> list[str]:
-    """Replace the names of built-in configs by their paths.
-
-    Raises:
-        FileNotFoundError: a config is neither a file nor built in; the nearest are named.
-    """
+    """Replace the names of built-in configs by their paths."""
     args = list(args)
     for index, prefix, name in _configs(args):
         args[index] = prefix + resolve_config(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..classification import NOTICE
 from ._items import (
     add_map,
+    add_model,
     add_run_arguments,
     add_runtime,
     check_class,
@@ -34,12 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder of a DICOM series or of PNG or TIFF slices, NIfTI file, folder of such, or "
         "quoted glob",
     )
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="a checkpoint of `vizoo fit` or weight file, NAME or NAME.TAG of `vizoo models "
-        "--pretrained`, or hf-hub:ORG/NAME",
-    )
+    add_model(parser)
     parser.add_argument(
         "--out", metavar="DIR", help="folder of the results: JSON, overlays as PNG, map as NIfTI"
     )
@@ -119,19 +115,15 @@ def run(args: argparse.Namespace) -> int:
     pictures = _of_pictures(args, scans)
     facts = {"model": args.model, "network": predictor.name}
 
-    def save(result: CTResult, name: str, notes: list[str]) -> list[Path]:
-        if out is None:
-            return []
-        montage = 8 if args.montage is None else args.montage
-        return result.save(out, name, facts={**facts, "warnings": notes}, montage=montage)
-
     def work(name: str) -> dict:
-        item = infer_one(
-            name,
-            lambda: predictor(scans[name], **options, **pictures.get(name, {})),
-            lambda result, notes: save(result, name, notes),
-        )
-        return {**item, **facts}
+        def save(result: CTResult, notes: list[str]) -> list[Path]:
+            if out is None:
+                return []
+            montage = 8 if args.montage is None else args.montage
+            return result.save(out, name, facts={**facts, "warnings": notes}, montage=montage)
+
+        how = {**options, **pictures.get(name, {})}
+        return {**infer_one(name, lambda: predictor(scans[name], **how), save), **facts}
 
     sources = {name: {"scan": scan} for name, scan in scans.items()}
     items = infer_items("scans", sources, work, None if args.json else _show)

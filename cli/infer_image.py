@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..classification import NOTICE
 from ._items import (
     add_map,
+    add_model,
     add_run_arguments,
     add_runtime,
     check_class,
@@ -38,13 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders; with the folder of the classes' folders, or several of these, it says how many "
         "images are right",
     )
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="a checkpoint of `vizoo fit` (of a classifier or a detector) or weight file, an "
-        "ensemble of `vizoo ensemble` (.json), NAME or NAME.TAG of `vizoo models --pretrained`, or "
-        "hf-hub:ORG/NAME",
-    )
+    add_model(parser, told=", or an ensemble of `vizoo ensemble` (.json)")
     parser.add_argument("--out", metavar="DIR", help="folder of the results: JSON, overlays as PNG")
     parser.add_argument(
         "--top", type=int, default=5, metavar="K", help="classes printed (default: 5)"
@@ -148,14 +143,12 @@ def _classify(
     predictor: ImagePredictor, images: list, method: str | None, args: argparse.Namespace
 ) -> tuple[list[ImageResult], str | None]:
     """Results, and the method for what is left: none where the networks have no maps."""
-    options = {"layer": args.layer, "explained": args.explained}
-    if method is None:
-        return predictor.many(images), None
-    if args.method != "auto" or args.layer:  # asked for, so that it may not be left out
-        return predictor.many(images, method=method, **options), method
+    options = {"method": method, "layer": args.layer, "explained": args.explained}
     try:
-        return predictor.many(images, method=method, **options), method
+        return predictor.many(images, **options), method
     except ValueError as error:
+        if args.method != "auto" or args.layer:  # asked for, so that it may not be left out
+            raise
         results = predictor.many(images)  # raises again where it was not about maps
         warn(str(error))
         return results, None

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from ..common.progress import progress
 from ..mvs import DEFAULT_MODEL
-from ._items import add_run_arguments, end_run
-from ._work import check_apart, check_folder, check_least, parse_size, say_warnings
+from ._items import add_model, add_run_arguments, end_run
+from ._work import check_apart, check_folder, check_least, parse_size, positive, say_warnings
 
 if TYPE_CHECKING:
     from ..mvs.fusion import Thresholds
@@ -25,12 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORM",
         help="of camera files' last lines: max, interval or auto (default)",
     )
-    parser.add_argument(
-        "--model",
-        metavar="NAME|FILE",
-        help="NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, or a weight file "
-        f"(default: {DEFAULT_MODEL})",
-    )
+    add_model(parser, told=f" (default: {DEFAULT_MODEL})")
     parser.add_argument(
         "--guided",
         action=argparse.BooleanOptionalAction,
@@ -70,9 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     fusion.add_argument("--agree", type=int, metavar="N", help="other views that must agree")
     fusion.add_argument("--pixels", type=float, metavar="PX", help="within so many pixels")
     fusion.add_argument("--relative", type=float, metavar="SHARE", help="and this share of depth")
-    fusion.add_argument("--voxel", type=float, metavar="SIDE", help="one point a cube of this side")
+    fusion.add_argument(
+        "--voxel", type=positive, metavar="SIDE", help="one point a cube of this side"
+    )
     fusion.add_argument("--normals", action="store_true", help="write the points' normals")
-    fusion.add_argument("--mesh", type=float, metavar="SIDE", help="also a mesh, of such cells")
+    fusion.add_argument("--mesh", type=positive, metavar="SIDE", help="also a mesh, of such cells")
     add_run_arguments(parser)
 
 
@@ -80,9 +77,6 @@ def run(args: argparse.Namespace) -> int:
     """Reconstruct the scene; return 0."""
     out = check_folder(args.out)
     size = None if args.size is None else parse_size(args.size)
-    for name in ("voxel", "mesh"):
-        if getattr(args, name) is not None and not getattr(args, name) > 0:
-            raise ValueError(f"--{name} must be positive, got {getattr(args, name):g}")
     check_least(args, views=2)
     thresholds = _thresholds(args)
 
@@ -99,11 +93,8 @@ def run(args: argparse.Namespace) -> int:
 
     alone = args.classical and args.model is None and not args.guided
     model = DEFAULT_MODEL if args.model is None else args.model
-    how = {"device": args.device, "dtype": args.dtype}
-    if alone:
-        predictor = MVSPredictor(PlaneSweep(), **how)
-    else:
-        predictor = MVSPredictor(model, guided=args.guided, **how)
+    how = {"device": args.device, "dtype": args.dtype, "guided": args.guided}
+    predictor = MVSPredictor(PlaneSweep() if alone else model, **how)
     with say_warnings() as said, progress() as report:
         summary = reconstruct(
             predictor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..panorama import DEFAULT_MODEL
-from ._items import add_run_arguments, end_run, infer_items, infer_one
+from ._items import add_model, add_run_arguments, end_run, infer_items, infer_one
 from ._work import check_apart, check_folder
 
 
@@ -17,13 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="equirectangular image of the whole sphere, folder or quoted glob",
     )
-    parser.add_argument(
-        "--model",
-        default=DEFAULT_MODEL,
-        metavar="NAME|FILE",
-        help="a weight file or checkpoint, NAME or NAME.TAG of `vizoo models --pretrained`, or "
-        f"hf-hub:ORG/NAME (default: {DEFAULT_MODEL})",
-    )
+    add_model(parser, DEFAULT_MODEL)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--format", nargs="+", metavar="F", help="of the depth: png npy exr pfm (default: all)"

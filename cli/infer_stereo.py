@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier, raw_size, readable
 from ._items import (
+    add_model,
     add_pairs,
     add_run_arguments,
     add_runtime,
@@ -18,8 +19,8 @@ from ._items import (
     infer_items,
     infer_one,
 )
-from ._stereo import add_calibration, add_model, positive, scale, share
-from ._work import check_apart, check_folder, say_warnings, warn
+from ._stereo import add_calibration, add_matching
+from ._work import check_apart, check_folder, positive, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..stereo.result import StereoResult
@@ -31,7 +32,7 @@ _CHECKED = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_pairs(parser)
-    add_model(parser)
+    add_model(parser, DEFAULT_MODEL)
     parser.add_argument(
         "--guided",
         action=argparse.BooleanOptionalAction,
@@ -39,22 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"(default: only {DEFAULT_MODEL}, by that very name, is guided)",
     )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
-    parser.add_argument(
-        "--scale",
-        type=scale,
-        default="auto",
-        metavar="S",
-        help="match the images at S times their size, above 0 and at most 1, which brings near "
-        "things within the network's reach; results have the images' own size and pixels "
-        "(default: auto: 1 wherever that is enough, else a smaller size first, then 1 around "
-        "what was found)",
-    )
-    parser.add_argument(
-        "--max-disparity",
-        type=positive,
-        metavar="PX",
-        help="the largest there is (default: what the calibration says, else looked up)",
-    )
+    add_matching(parser)
     parser.add_argument(
         "--memory",
         type=positive,
@@ -67,25 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="match the right image too: its disparity, what it does not see, better confidence; "
         "twice the time",
     )
-    parser.add_argument(
-        "--min-confidence",
-        type=share,
-        metavar="C",
-        help="leave out pixels that are less sure, 0 to 1: 0 in PNG, npy and depth, infinite in "
-        "PFM, no points",
-    )
     add_calibration(parser)
     parser.add_argument(
         "--format", nargs="+", metavar="F", help="of the disparity: pfm png npy (default: all)"
     )
     parser.add_argument(
         "--max-depth",
-        type=float,
+        type=positive,
         metavar="METRES",
         help="of the point cloud (default: the depth of a disparity of 1 px)",
-    )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not look at the pair's geometry"
     )
     add_raw_arguments(parser)
     add_runtime(parser)

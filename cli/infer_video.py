@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ..common.interrupts import noted_signals
 from ..common.progress import progress
 from ..common.warned import collect_warnings
+from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments
-from ._items import add_run_arguments, add_runtime, end_run
-from ._stereo import add_calibration, add_model, positive, rectify_frames, scale, share
+from ._items import add_model, add_run_arguments, add_runtime, end_run
+from ._stereo import add_calibration, add_matching, rectify_frames
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "side, one above the other, folders left and right, two topics)",
     )
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right view")
-    add_model(parser)
+    add_model(parser, DEFAULT_MODEL)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--format",
@@ -57,25 +58,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="less flicker: where pictures and disparities agree, the frames before have a say",
     )
     parser.add_argument(
-        "--scale",
-        type=scale,
-        default="auto",
-        metavar="S",
-        help="as for pairs (default: auto: what the first frame needs, for all)",
-    )
-    parser.add_argument(
-        "--max-disparity",
-        type=positive,
-        metavar="PX",
-        help="the largest of all frames (default: what the calibration says, else the first)",
-    )
-    parser.add_argument(
-        "--min-confidence",
-        type=share,
-        metavar="C",
-        help="leave out pixels that are less sure, 0 to 1: 0 in PNG, black in the video",
-    )
-    parser.add_argument(
         "--frames", type=int, metavar="N", help="at most so many (a camera: until Ctrl+C)"
     )
     parser.add_argument(
@@ -89,9 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="disparities of the video's first and last colour, pixels (default: by the first "
         "frame)",
     )
-    parser.add_argument(
-        "--no-check", action="store_true", help="do not look at the first pair's geometry"
-    )
+    add_matching(parser)
     add_calibration(parser)
     add_raw_arguments(parser)
     add_runtime(parser)

@@ -44,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.seconds < float("inf"):
         raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     out = Path(args.out)
-    if out.suffix != ".json":
-        raise ValueError(f"--out {out}: tables are JSON; choose a name such as {out.stem}.json")
-    check_file(out)
+    check_file(out, ".json", "a table is")
 
     from ..common.progress import progress_bar
     from ..nas.efficiency.table import LatencyTable

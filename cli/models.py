@@ -75,7 +75,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
     import torch
 
-    from ..common.counts import count, count_parameters
+    from ..common.counts import count
     from ..vision.hub.create import create_model
     from ..vision.hub.registry import model_info
     from ..vision.inputs import example_inputs
@@ -83,12 +83,12 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
     info = model_info(name)
     with torch.device("meta"):
         net = create_model(name)
-    inputs = example_inputs(net, height, width, device="meta")
+    costs = count(net, *example_inputs(net, height, width, device="meta"))
     return {
         "name": name,
         "task": info.task,
-        "parameters": count_parameters(net),
-        "macs": count(net, *inputs).macs,
+        "parameters": costs.parameters,
+        "macs": costs.macs,
         "size": [height, width],
         "arguments": list(info.arguments),
         "weights": [_describe_weights(replace(info, tag=tag)) for tag in info.weights],
@@ -96,12 +96,7 @@ def describe(name: str, height: int, width: int) -> dict[str, Any]:
 
 
 def _describe_weights(info: ModelEntry) -> dict[str, Any]:
-    """What is known of one set of weights, that of `model_info("name.tag")`.
-
-    Returns:
-        ``name`` (with the tag), ``model``, ``tag``, ``task``, ``path`` (where the file lies, or
-        None where it would be downloaded) and ``record``.
-    """
+    """What is known of one set of weights; no ``path`` where the file would be downloaded."""
     from ..vision.hub.download import find_local
 
     record = cast("WeightsRecord", info.record)

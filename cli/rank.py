@@ -1,8 +1,7 @@
 """`vizoo rank`: subnets by what they reach with inherited weights, each judged by its leaf.
 
-Batch norms are estimated anew for each. Where a benchmark knows what networks reach when trained
-alone, the ranking is compared with that, and so is the number of parameters: a supernet that does
-not beat it has learnt little. All evaluations are kept, so a run that was stopped goes on.
+Where a benchmark knows what networks reach when trained alone, the ranking is compared with that,
+and so is the number of parameters: a supernet that does not beat it has learnt little.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from ._evaluations import (
     open_evaluations,
 )
 from ._tables import comparisons, lines, write_table
-from ._work import check_folder, check_least
+from ._work import check_folder, check_least, refuse
 
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from ..vision.subnets.ranking import Ranked
 
 _BENCHMARKS = ("nasbench201", "mbnet")
-_SAMPLES, _COLUMN = 200, "cifar10_test"
+_SAMPLES = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--truth", metavar="FILE", help="accuracies of networks trained alone, .npz"
     )
-    parser.add_argument("--column", help=f"of the truth (default {_COLUMN})")
+    parser.add_argument("--column", help="of the truth (default cifar10_test)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 … (default cpu)")
     parser.add_argument("--seed", type=int, help="of the sample (default 0)")
     parser.add_argument(
@@ -67,11 +66,10 @@ def run(args: argparse.Namespace) -> int:
     check_least(args, samples=0, batches=0, val_batches=0)
     if (args.truth is None) != (args.benchmark is None):
         raise ValueError("--truth and --benchmark go together: a file and what it is of")
-    if args.truth is None and args.column is not None:
-        raise ValueError("--column is of the truth: leave it out without --truth")
-    for option in ("samples", "seed"):
-        if args.architectures is not None and getattr(args, option) is not None:
-            raise ValueError(f"--{option} is of a sample: leave it out with --architectures")
+    if args.truth is None:
+        refuse(args, ["column"], "is of the truth: leave it out without --truth")
+    if args.architectures is not None:
+        refuse(args, ["samples", "seed"], "is of a sample: leave it out with --architectures")
     out = check_folder(args.out)
 
     from ..common.devices import choose_device
@@ -81,9 +79,9 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     device = choose_device(args.device)
     leaves, net, space = load_leaves(args)
-    table = _table(args, space)
-    groups = _chosen(args, space, table)
-    mode = mode_of(args)
+    column = args.column or "cifar10_test"
+    table = _table(args, space, column)
+    groups = _chosen(args, space, table, column)
     evaluate = evaluator(args, leaves, device)
     evaluations, kept_at = open_evaluations(args, leaves, space)
     net.to(device)
@@ -96,28 +94,25 @@ def run(args: argparse.Namespace) -> int:
             keep=lambda known: known.save(kept_at),
             report=tell,
         )
-    errors = {row.architecture: row.error for row in ranking}
-    parameters = {row.architecture: row.parameters for row in ranking}
-    rows = _rows(ranking, table, args)
-    ranked = [{"rank": place, **row} for place, row in enumerate(rows, start=1)]
-    write_table(out / "rank.csv", ranked, space.names)
+    rows = _rows(ranking, table, column, args)
+    write_table(out / "rank.csv", rows, space.names)
     report = {
         "out": str(out),
         "seconds": round(time.perf_counter() - start, 1),
         "metric": args.metric,
-        "mode": mode,
+        "mode": mode_of(args),
         "evaluated": len(ranking),
         "best": {"architecture": rows[0]["architecture"], args.metric: rows[0][args.metric]},
         "not_finite": [row["architecture"] for row in rows if row[args.metric] is None],
-        "truth": None if table is None else {"benchmark": args.benchmark, "column": _column(args)},
-        "comparisons": comparisons(groups, errors, parameters, table, _column(args)),
+        "truth": None if table is None else {"benchmark": args.benchmark, "column": column},
+        "comparisons": comparisons(groups, ranking, table, column),
     }
     write_json(out / "rank.json", report)
     print(json.dumps(report, indent=2) if args.json else lines(report))
     return 0
 
 
-def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:
+def _table(args: argparse.Namespace, space: SearchSpace, column: str) -> Tabular | None:
     from ..nas import tabular
 
     if args.truth is None:
@@ -125,17 +120,13 @@ def _table(args: argparse.Namespace, space: SearchSpace) -> Tabular | None:
     table = getattr(tabular, args.benchmark)(args.truth)
     if not table.space.holds(space):
         raise ValueError(f"--benchmark {args.benchmark}: its networks are not of this supernet")
-    if _column(args) not in table.columns:
-        raise ValueError(f"--column {_column(args)}: {args.truth} has {', '.join(table.columns)}")
+    if column not in table.columns:
+        raise ValueError(f"--column {column}: {args.truth} has {', '.join(table.columns)}")
     return table
 
 
-def _column(args: argparse.Namespace) -> str:
-    return args.column or _COLUMN
-
-
 def _chosen(
-    args: argparse.Namespace, space: SearchSpace, table: Tabular | None
+    args: argparse.Namespace, space: SearchSpace, table: Tabular | None, column: str
 ) -> dict[str, list[Architecture]]:
     """What to rank, by what it is called: given, a sample or all; and the truth's best."""
     if args.architectures is not None:
@@ -153,7 +144,7 @@ def _chosen(
             drawn[space.sample(rng)] = None
         chosen = {f"{samples} drawn": list(drawn)}
     if table is not None:
-        values = table.columns[_column(args)]
+        values = table.columns[column]
         best = sorted(filter(space.__contains__, table.rows), key=lambda a: -values[table.rows[a]])
         chosen["true best 1 %"] = best[: max(2, len(best) // 100)]
     return chosen
@@ -175,18 +166,19 @@ def _given(path: str, space: SearchSpace) -> list[Architecture]:
 
 
 def _rows(
-    ranking: list[Ranked], table: Tabular | None, args: argparse.Namespace
+    ranking: list[Ranked], table: Tabular | None, column: str, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Best first; last those whose metric is None, since it was not finite."""
     sign, rows = -1 if mode_of(args) == "max" else 1, []
-    for ranked in ranking:
+    for place, ranked in enumerate(ranking, start=1):
         row: dict[str, Any] = {
+            "rank": place,
             args.metric: sign * ranked.error if math.isfinite(ranked.error) else None,
             "leaf": ranked.leaf,
             "parameters": ranked.parameters,
         }
         if table is not None:
-            row[_column(args)] = table.look_up(ranked.architecture, _column(args))
+            row[column] = table.look_up(ranked.architecture, column)
         rows.append({**row, "architecture": ranked.architecture.to_json()})
     if rows[0][args.metric] is None:
         raise ValueError(f"--metric {args.metric}: not finite for any of {len(rows)} subnets")

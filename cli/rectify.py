@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..common.warned import collect_warnings
 from ._cameras import add_rig_arguments, estimated_rectifier, raw_size, readable, rig_rectifier
 from ._items import add_pairs, end_run, infer_items
-from ._work import check_apart, check_folder, parse_size, say_warnings, warn
+from ._work import check_apart, check_folder, parse_size, refuse, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier, RigRectifier
@@ -122,9 +122,8 @@ def _check(args: argparse.Namespace) -> None:
         if args.calibration is None:
             raise ValueError("CALIBRATION is missing: name its file, or give --auto to do without")
         return
-    for name in ("second", "cameras", "lens", "fov", "size", "baseline_unit"):
-        if getattr(args, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} goes with CALIBRATION, not with --auto")
+    names = ("second", "cameras", "lens", "fov", "size", "baseline_unit")
+    refuse(args, names, "goes with CALIBRATION, not with --auto")
 
 
 def _rectifier(args: argparse.Namespace, pairs: dict[str, Pair]) -> Rectifier:

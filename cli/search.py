@@ -1,14 +1,8 @@
 """`vizoo search`: the subnets that no other beats in both error and cost.
 
-Errors are measured on the validation data of a config of `vizoo fit`, batch norms being estimated
-anew for each subnet. By default a sample of subnets is evaluated, a predictor fitted to it, the
-space searched by predictions, and what that finds evaluated; with --direct every subnet that the
-search looks at is evaluated. Costs are predicted meanwhile; of all that was evaluated parameters,
-multiply-adds and memory are counted, by which the front is made and limits kept. All evaluations
-are kept, so a search that was stopped goes on. With a tree of splits (NAS-LID) each subnet has its
-leaf's weights.
-Where a large metric is good, its sign is turned to make the `error` in JSON files.
-Started by torchrun, every process of the job evaluates its share, on a GPU of its own.
+All evaluations are kept, so a search that was stopped goes on. Where a large metric is good, its
+sign is turned to make the `error` in JSON files. Started by torchrun, every process of the job
+evaluates its share, on a GPU of its own.
 """
 
 from __future__ import annotations

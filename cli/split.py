@@ -1,8 +1,7 @@
 """`vizoo split`: which choice of a supernet to split, and how, as a tree of splits.
 
-Values of a choice stay together whose layers have like local intrinsic dimensions (NAS-LID), or
-whose gradients are alike, on training batches of a config of `vizoo fit`. Few-shot training does
-the same after every level; its config takes a tree of this command by `tree`.
+Few-shot training does the same after every level; its config takes a tree of this command by
+`tree`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress_bar
-from ._work import check_file, check_least
+from ._work import check_file, check_least, refuse
 
 if TYPE_CHECKING:
     from ..nas.lid.tree import SplitTree
@@ -89,13 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Split and write."""
     check_least(args, levels=1)
-    if Path(args.out).suffix != ".json":
-        raise ValueError(f"--out {args.out}: a tree is written as .json; choose such a name")
-    check_file(Path(args.out))
-    for name in _IGNORED[args.criterion]:
-        if getattr(args, name) is not None:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} is not for --criterion {args.criterion}: leave it out")
+    check_file(Path(args.out), ".json", "a tree is")
+    why = f"is not for --criterion {args.criterion}: leave it out"
+    refuse(args, _IGNORED[args.criterion], why)
 
     from ..common.devices import choose_device
     from ..nas.lid.profiles import named_layers

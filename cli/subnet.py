@@ -181,9 +181,7 @@ def _searched(
 
 
 def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> None:
-    if out.suffix != ".safetensors":
-        raise ValueError(f"--out {out}: weights are written as .safetensors; choose such a name")
-    check_file(out)
+    check_file(out, ".safetensors", "weights are")
     if not bounds and args.architecture is None:
         raise ValueError(
             "give a limit: --max-latency, --max-params, --max-macs or --max-memory; or an "

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._work import check_folder, check_least, parse_size
+from ._work import check_folder, check_least, parse_size, refuse
 
 if TYPE_CHECKING:
     from ..datasets.worlds.panorama import WorldPanoramas
@@ -74,8 +74,8 @@ def _worlds(args: argparse.Namespace) -> WorldPanoramas | WorldStereo | WorldVie
         "photometric": not args.perfect,
     }
     for option, camera in (("views", "views"), ("max_disparity", "stereo")):
-        if getattr(args, option) is not None and args.camera != camera:
-            raise ValueError(f"--{option.replace('_', '-')} goes with --camera {camera}")
+        if args.camera != camera:
+            refuse(args, [option], f"goes with --camera {camera}")
     if args.camera == "panorama":
         if width != 2 * height:
             raise ValueError(f"--size {args.size}: a panorama is twice as wide as high")

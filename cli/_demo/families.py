@@ -30,13 +30,7 @@ class Card:
 
 
 def family_cards(sample: Sample, device: str, pair: str) -> list[Card]:
-    """One card a family, in the order of the README.
-
-    Args:
-        sample: a pair, for the stereo network.
-        device: as `StereoPredictor` takes it.
-        pair: its two files as a shell takes them.
-    """
+    """One card a family, in the order of the README; `pair` is the sample's files, as typed."""
     stereo = _fadnet(sample, device, pair)
     return [stereo, _dispmvs(device), _spheredepth(device), _covidnet(), _images()]
 

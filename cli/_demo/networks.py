@@ -1,7 +1,7 @@
 """The networks that `vizoo demo` shows: weights by name or file, and three subnets of a supernet.
 
-Statistics of batch normalisation fit no single subnet of a supernet, so each subnet's are measured
-anew on generated scenes before it is shown.
+Statistics of batch normalisation fit no single subnet, so each one's are measured anew on generated
+scenes.
 """
 
 from __future__ import annotations
@@ -65,13 +65,7 @@ def _tagged(name: str) -> str:
 
 
 def open_weights(source: str) -> Weights:
-    """Load what `vision.hub.create.open_model` takes, with what is known of it.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: no such model, no trained weights for it, or weights of no stereo model.
-        OSError: its weights cannot be had.
-    """
+    """Load what `vision.hub.create.open_model` takes, with what is known of it."""
     from ...vision.hub.create import is_name, open_model, read_source
     from ...vision.hub.registry import model_info
 
@@ -101,13 +95,8 @@ def candidates(
 ) -> tuple[list[Candidate], Front | None]:
     """The networks to show, the main one first, and the front of the supernet among them.
 
-    Args:
-        opened: a supernet stands for three of its subnets; only the first supernet does.
-        device: where batch normalisation is measured.
-        tell: called with what takes time.
-
-    Raises:
-        ValueError: a front that cannot be read, or of another supernet.
+    A supernet stands for three of its subnets, whose batch norms are measured on the device; only
+    the first supernet does.
     """
     from ...nas.supernet import search_space
 
@@ -149,7 +138,6 @@ def _subnets(weights: Weights) -> tuple[list[Candidate], Front | None]:
 
 
 def _recalibrate(nets: list[nn.Module], device: torch.device) -> None:
-    """Measure the statistics of batch normalisation of each network on generated scenes."""
     from torch.utils.data import DataLoader
 
     from ...datasets.stereo import GeneratedStereo

@@ -76,7 +76,8 @@ class Finding:
         result: its disparity.
         timing: of one pair of this size, milliseconds.
         scores: ``epe`` (pixels), ``bad1`` … ``d1`` (shares), empty without truth.
-        candidate: the network; None for OpenCV.
+        weights: of the network; None for OpenCV.
+        architecture: of a subnet.
         parameters, macs: of the network, on this pair's size.
     """
 
@@ -84,48 +85,34 @@ class Finding:
     result: StereoResult
     timing: Timing
     scores: dict[str, float]
-    candidate: Candidate | None = None
+    weights: Weights | None = None
+    architecture: Architecture | None = None
     parameters: int = 0
     macs: int = 0
 
     @property
-    def weights(self) -> Weights:
-        """Those of the network."""
-        return cast("Candidate", self.candidate).weights
-
-    @property
-    def architecture(self) -> Architecture | None:
-        """Of a subnet."""
-        return None if self.candidate is None else self.candidate.architecture
-
-    @property
     def title(self) -> str:
         """The name; of a subnet with its supernet's."""
-        return self.name if self.architecture is None else f"{self.weights.name}, {self.name}"
+        if self.architecture is None or self.weights is None:
+            return self.name
+        return f"{self.weights.name}, {self.name}"
 
     def to_json(self) -> dict[str, Any]:
         """The figures; milliseconds under ``latency``."""
         figures = {
             "name": self.name,
-            "weights": None,
-            "architecture": None,
+            "weights": None if self.weights is None else self.weights.source,
+            "architecture": None if self.architecture is None else self.architecture.to_json(),
             "latency": self.timing.to_json(),
             **{name: round(value, 5) for name, value in self.scores.items()},
         }
-        if self.candidate is not None:
-            figures["weights"] = self.weights.source
-            if self.architecture is not None:
-                figures["architecture"] = self.architecture.to_json()
+        if self.weights is not None:
             figures |= {"parameters": self.parameters, "macs": self.macs}
         return figures
 
 
 def generated_sample(seed: int) -> Sample:
-    """A generated room, exact truth with it; the same for the same seed.
-
-    Raises:
-        ImportError: Open3D, which casts its rays, cannot be had; the message says how to get it.
-    """
+    """A generated room, exact truth with it; the same for the same seed."""
     from ...datasets.worlds.stereo import WorldStereo
 
     scene, calibration = WorldStereo(1, seed=seed, photometric=False, **_ROOM).pair(0)
@@ -135,18 +122,10 @@ def generated_sample(seed: int) -> Sample:
 
 
 def own_sample(left: str, right: str, calibration: str | None) -> Sample:
-    """A pair of files.
+    """A pair of files of one size, and their calibration's.
 
-    Args:
-        left: an image file.
-        right: another, of the same size.
-        calibration: a Middlebury, ETH3D or KITTI file; without it a camera is assumed whose focal
-            length is the image's width, and depth counts in baselines.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: an image or the calibration cannot be read, the sizes differ, or there
-            is nothing to match in them.
+    Without that a camera is assumed whose focal length is the image's width, and depth counts in
+    baselines.
     """
     from ...datasets.stereo.calibration import (
         StereoCalibration,
@@ -173,17 +152,9 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
 def show_all(
     sample: Sample, networks: list[Candidate], device: str, tell: Callable[[str], Any]
 ) -> list[Finding]:
-    """Run every network and OpenCV's semi-global matching on the pair, then time them in turns.
+    """Run every network, then OpenCV's semi-global matching, on the pair, and time them in turns.
 
-    Args:
-        sample: the pair; gets a note where it is too near for a network, which then looks at it
-            made smaller.
-        networks: the first is the main one.
-        device: as `StereoPredictor` takes it.
-        tell: called with what takes time.
-
-    Returns:
-        One finding each, semi-global matching's last.
+    The pair gets a note where it is too near for a network, which then looks at it made smaller.
     """
     from ...common.counts import count
     from ...common.timing import measure_in_turns
@@ -223,8 +194,8 @@ def show_all(
         nets = [candidate.net, *([create_model(FUSION)] if predictor.guided else [])]
         parts = [count(net, *example_inputs(net, *sample.size, device="meta")) for net in nets]
         known = (candidate.name, result, timing, scores(sample, result))
-        parameters, macs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
-        findings.append(Finding(*known, candidate, parameters, macs))
+        costs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
+        findings.append(Finding(*known, candidate.weights, candidate.architecture, *costs))
     classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
     return [*findings, classical]
 

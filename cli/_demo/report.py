@@ -15,7 +15,7 @@ from ...vision.viz.page import Legend, Picture, render
 from ...vision.viz.plot import Series, front_plot, loss_plot
 from .._tables import UNITS
 from .subnets import SUPERNET
-from .viewer import Cloud, cloud_view
+from .viewer import cloud_view
 
 if TYPE_CHECKING:
     from ...nas.search.front import Front
@@ -57,23 +57,15 @@ def make_page(
 ) -> str:
     """The page of one pair, or with the last three that of the whole tour.
 
-    Args:
-        sample: the pair.
-        findings: of each network, the main one first, and of OpenCV.
-        machine: ``device``, ``threads`` (0 on a GPU), ``software``: what the times hold for.
-        command: that infers the pair again.
-        folder: where the page will lie.
-        front: of the supernet among the networks, if there is one.
-        subnets: cut out for latencies of this machine.
-        training: how it went.
-        cards: of the other families.
+    The findings are of each network, the main one first, and of OpenCV; times hold for the
+    machine's ``device``, ``threads`` (0 on a GPU) and ``software``; the page will lie in `folder`.
     """
     main = findings[0]
     height, width = sample.size
     shown = main.result.disparity if sample.truth is None else sample.truth[0].numpy()
     known = None if sample.valid is None else sample.valid[0].numpy()
     legend = Legend(*colour_range(shown, known))
-    networks = [finding.weights for finding in findings if finding.candidate]
+    facts = {f.weights.source: f.weights.facts for f in findings if f.weights is not None}
     family = [finding for finding in findings if finding.architecture is not None]
     drawn = front is not None and _front(front, family)
     return render(
@@ -103,10 +95,7 @@ def make_page(
             "training_plot": training and _losses(training),
             "cards": cards,
             "guides": _guides(folder),
-            "origins": [
-                {"weights": source, **facts}
-                for source, facts in {w.source: w.facts for w in networks}.items()
-            ],
+            "origins": [{"weights": source, **told} for source, told in facts.items()],
             "today": datetime.date.today().isoformat(),
         },
     )
@@ -146,7 +135,7 @@ def _disparities(
     return pictures
 
 
-def _cloud(sample: Sample, main: Finding) -> Cloud | None:
+def _cloud(sample: Sample, main: Finding) -> dict[str, Any] | None:
     points, colours = main.result.points(sample.calibration)
     if not len(points):
         return None

@@ -61,11 +61,6 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
 
     Latencies are predicted by the table that comes with the weights, moved to this machine, and
     measured here before a subnet is taken; errors by the evaluations that come with them.
-
-    Args:
-        sample: the pair that they are shown on.
-        out: folder of their weights.
-        tell: called with what takes time.
     """
     from ...nas.efficiency.table import LatencyTable
     from ...stereo.infer import StereoPredictor

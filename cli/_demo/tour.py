@@ -45,17 +45,9 @@ def show_pair(
 ) -> dict[str, Any]:
     """One pair, seen by the network that was asked for and by those to compare it with.
 
-    Args:
-        out: folder of the page.
-        command: what infers the pair again, for the page.
-        tell: is told what begins.
-        model: name or file of the weights; None for the best that ship.
-        device: such as `auto` or `cuda:1`.
-        seed: of the generated pair.
-        own: left and right image and calibration file of another pair.
-
-    Returns:
-        What was written and measured.
+    That is a generated room of a seed, or of one's `own` the left and right image and calibration
+    file. The command, for the page, infers the pair again; `tell` is told what begins. Returns what
+    was written and measured.
     """
     where = choose_device(device)
     if own is not None:
@@ -148,7 +140,7 @@ def _write(
         "bytes": path.stat().st_size,
         "files": [str(file) for file in files],
         "pair": {"title": sample.title, "size": [height, width], "warnings": sample.notes},
-        "weights": {"source": weights.source, **weights.facts},
+        "weights": None if weights is None else {"source": weights.source, **weights.facts},
         "networks": [finding.to_json() for finding in findings],
         "front": None if front is None else {"metric": front.metric, "subnets": len(front.rows)},
         "machine": machine,

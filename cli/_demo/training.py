@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,28 +35,14 @@ class Training:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "commands": self.commands,
-            "weights": str(self.weights),
-            "losses": self.losses,
-            "errors": self.errors,
-            "interrupted": self.interrupted,
-            "seconds": round(self.seconds, 1),
-        }
+        values = {name: value for name, value in asdict(self).items() if name != "config"}
+        return {**values, "weights": str(self.weights), "seconds": round(self.seconds, 1)}
 
 
 def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Training:
     """Train by the command that a user types; stop it half-way as Ctrl+C does, and resume.
 
-    Args:
-        out: gets ``training.yaml``, ``training`` and ``fadnet_demo.safetensors``.
-        epochs: of the demo's config.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
-        tell: called with each command.
-
-    Raises:
-        ValueError: the training failed; it has said why.
-        KeyboardInterrupt: the user stopped it.
+    The folder `out` gets ``training.yaml``, ``training`` and ``fadnet_demo.safetensors``.
     """
     import yaml
 
@@ -100,13 +86,7 @@ def train(out: Path, epochs: int, device: str, tell: Callable[[str], Any]) -> Tr
 def test(training: Training, device: str, tell: Callable[[str], Any]) -> dict[str, Any]:
     """Print a table of unseen scenes: the network, StereoSGBM, the best constant disparity.
 
-    Args:
-        training: what trained the network; its config names the scenes.
-        device: as `StereoPredictor` takes it.
-        tell: called with what takes time.
-
-    Returns:
-        Method to its scores.
+    The scenes are those of the training's config. Returns method to its scores.
     """
     import torch
     import yaml

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ...vision.viz.cloud import points_ahead
 
-__all__ = ["Cloud", "cloud_view"]
-
-
-@dataclass(frozen=True)
-class Cloud:
-    """What ``page.html`` draws a cloud from."""
-
-    numbers: dict[str, int | str]  #: of points, of the camera, of the extent
-    data: str  #: coordinates in 1/65535 of the extent as uint16, then colours, in base 64
-    size: tuple[int, int]  #: (height, width) of the view
-    caption: str  #: text below it
+__all__ = ["cloud_view"]
 
 
 def cloud_view(
@@ -31,11 +21,11 @@ def cloud_view(
     size: tuple[int, int],
     caption: str,
     most: int = 200_000,
-) -> Cloud:
-    """The point cloud that one camera saw, at first from where that camera stood.
+) -> dict[str, Any]:
+    """What ``page.html`` draws the cloud from that one camera saw, at first from where it stood.
 
-    The view turns about a point at the distance of the median point. Nine bytes a point
-    are kept: coordinates to 1/65535 of the cloud's extent, colours exactly.
+    The view turns about a point at the distance of the median point. The data, in base 64, are
+    coordinates in 1/65535 of the cloud's extent as uint16, then colours: nine bytes a point.
 
     Args:
         points: (N, 3): x right, y down, z forward, z > 0.
@@ -44,9 +34,6 @@ def cloud_view(
         size: (height, width) of its image.
         caption: text below the view.
         most: points; of more an even sample is shown, each drawn larger, which the caption says.
-
-    Raises:
-        ValueError: the shapes differ, or there is no point in front of the camera.
     """
     points, colours = points_ahead(points, colours)
     spacing = 1 / focal
@@ -60,16 +47,16 @@ def cloud_view(
     placed = np.rint((points - low) / extent * 65535).astype("<u2")
     data = base64.b64encode(placed.tobytes() + colours.tobytes()).decode()
     height, width = size
-    numbers: dict[str, int | str] = {
+    numbers = {
         "count": len(points),
         "field": f"{width / focal:.6g}",
         "middle": f"{np.median(points[:, 2]):.6g}",
         "spacing": f"{spacing:.6g}",
         "aspect": f"{width / height:.6g}",
-        "low": json.dumps([float(v) for v in low]),
-        "high": json.dumps([float(v) for v in high]),
+        "low": json.dumps(low.tolist()),
+        "high": json.dumps(high.tolist()),
     }
-    return Cloud(numbers, data, size, caption)
+    return {"numbers": numbers, "data": data, "size": size, "caption": caption}
 
 
 def _spread(points: np.ndarray, most: int, spacing: float) -> np.ndarray:

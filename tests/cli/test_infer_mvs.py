@@ -155,7 +155,7 @@ def test_the_scene_is_left_as_it_is(scene, tmp_path, capsys, monkeypatch):
         (("--model", "stand-in", "--out", "out", "--size", "12"), "--size 12: give height and"),
         (("--model", "stand-in", "--out", "out", "--views", "1"), "--views 1: must be at least 2"),
         (("--model", "stand-in", "--out", "out", "--range", "5", "2"), "depth range 5 to 2"),
-        (("--model", "stand-in", "--out", "out", "--voxel", "0"), "--voxel must be positive"),
+        (("--model", "stand-in", "--out", "out", "--voxel", "0"), "--voxel: '0' is not above 0"),
         (("--model", "stand-in", "--out", "out", "--agree", "0"), "views must be positive, got 0"),
         (("--model", "stand-in", "--out", "out", "--agree", "9"), "9 other views must agree"),
         (("--model", "stand-in", "--out", "out", "--thresholds", "dtu/scan3"), "did you mean"),

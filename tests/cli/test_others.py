@@ -79,6 +79,8 @@ def test_bench_tells_energy(capsys, energy_counter):
         (["fadnet_plus_micro", "--device", "gpux"], "device 'gpux' cannot be used here"),
         (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
         (["fadnet_plus_micro", "--size", "big"], "--size big: give"),
+        (["."], ".: is a folder"),
+        (["fadnet_plus_micro", "--seconds", "nan"], "--seconds nan: must be a time"),
     ],
 )
 def test_bench_errors(capsys, words, says):
@@ -117,15 +119,3 @@ def test_convert_on_a_full_disk(tmp_path, capsys, monkeypatch, micro):
     assert main(["convert", f"{tmp_path}/a.safetensors", f"{tmp_path}/b.safetensors"]) == 2
     assert "b.safetensors: I/O error: No space left" in capsys.readouterr().err
     assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["."], ".: is a folder"),
-        (["fadnet_plus_micro", "--seconds", "nan"], "--seconds nan: must be a time"),
-    ],
-)
-def test_bench_refuses(capsys, words, says):
-    assert main(["bench", *words]) == 2
-    assert says in capsys.readouterr().err

@@ -70,11 +70,11 @@ def cloud(count=50, **options):
 
 
 def stored(view):
-    data, count = base64.b64decode(view.data), view.numbers["count"]
+    data, count = base64.b64decode(view["data"]), view["numbers"]["count"]
     whole = np.frombuffer(data, "<u2", 3 * count).reshape(count, 3)
-    low, high = (np.array(json.loads(view.numbers[name])) for name in ("low", "high"))
+    low, high = (np.array(json.loads(view["numbers"][name])) for name in ("low", "high"))
     colours = np.frombuffer(data, np.uint8, offset=6 * count).reshape(count, 3)
-    return low + whole / 65535 * (high - low), colours, view.numbers
+    return low + whole / 65535 * (high - low), colours, view["numbers"]
 
 
 def whole_page(folder=Path("elsewhere")):
@@ -88,7 +88,8 @@ def whole_page(folder=Path("elsewhere")):
     weights = Weights(NASTY, NASTY, nn.Identity(), facts)
     network = Candidate(NASTY, nn.Identity(), weights, Architecture({"width": 4}))
     scores = dict.fromkeys(("epe", "bad1", "bad2", "bad3", "d1"), 0.5)
-    findings = [Finding(NASTY, result, timing, scores, network, 1000, 1000)]
+    origin = network.weights, network.architecture
+    findings = [Finding(NASTY, result, timing, scores, *origin, 1000, 1000)]
     findings += [Finding("OpenCV", result, timing, scores)]
     row = FrontRow(network.architecture, 0.5, {"latency": 1.0})
     front = Front("val/epe", "latency", 1, (row,))

@@ -146,7 +146,7 @@ def test_a_plan_of_a_supernet_counts_what_subnets_use(capsys):
         (["plan", *MODEL, "--alpha", "1", "--beta", "-1"], "alpha 1.0, beta -1.0: seconds"),
         (["plan", "--model", "fadnet", "--link", "10gbe-8", "--input", "big"], "big"),
         (["measure", "--processes", "1"], "--processes 1: must be at least 2"),
-        (["measure", "--seconds", "0"], "--seconds 0.0: more than 0"),
+        (["measure", "--seconds", "0"], "--seconds: '0' is not above 0"),
         (["measure", "--device", "cuda", "--processes", "99"], "99 processes here want a GPU each"),
         (["measure", "--out", "/dev/null/link.json"], "/dev/null is a file; name a folder"),
     ],
