@@ -193,8 +193,7 @@ class WeightsRecord:
     def to_json(self) -> dict[str, Any]:
         """Plain dictionaries and lists, without the fields that are empty."""
         values = {field.name: thaw(getattr(self, field.name)) for field in fields(self)}
-        optional = {field.name for field in fields(self)} - _REQUIRED
-        return {k: v for k, v in values.items() if k not in optional or v not in (None, "", {}, [])}
+        return {k: v for k, v in values.items() if k in _REQUIRED or v not in (None, "", {}, [])}
 
     @classmethod
     def from_json(cls, values: Any) -> WeightsRecord:
