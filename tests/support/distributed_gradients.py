@@ -76,7 +76,7 @@ def gradients(model):
     return {name: p.grad.clone() for name, p in model.module.named_parameters()}
 
 
-def conservation(rank, names, steps=20):
+def conservation(rank, names, steps=8):
     """By hook: what is missing of the total, whether gradients are the same, bytes, buckets."""
     found = {}
     for name in names:
@@ -109,16 +109,16 @@ def _missing(sent, given, hook):
     return math.sqrt(missing / total)
 
 
-def subnets_conservation(rank, told):
-    """By hook, where subnets change: what is missing of the total, and more.
+def subnets_conservation(rank):
+    """Where subnets change, of which hooks are told, or not: by hook what is missing of the total.
 
-    Parameters left alone, bytes, the largest gradient of channels that a step did not use, and
+    And parameters left alone, bytes, the largest gradient of channels that a step did not use, and
     whether what is kept of a parameter keeps nothing else in memory.
-
-    Args:
-        rank: of the process.
-        told: whether hooks know the subnets.
     """
+    return [_subnets_conservation(rank, told) for told in (True, False)]
+
+
+def _subnets_conservation(rank, told):
     from toy_regression import Net
 
     from vizoo.nas import activate, search_space
@@ -315,6 +315,10 @@ def scaled(rank):
             hook.close()
         found[name] = (ends[0] - ends[1]).abs().max().item()
     return found
+
+
+def scaled_and_resumed(rank):
+    return scaled(rank), resumed(rank)
 
 
 def resumed(rank):

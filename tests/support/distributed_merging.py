@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from distributed_gradients import backward, gradients, network
 from distributed_training import Shares, trainer, weights
-from lightning.pytorch.callbacks import Callback
 from torch.nn.parallel import DistributedDataParallel
 from toy_regression import Net, Regression
 
@@ -73,18 +72,6 @@ def compressed(rank):
     return found
 
 
-class Watch(Callback):
-    """Notes how many groups there are, and of which epoch they are."""
-
-    def __init__(self):
-        self.plans = []
-
-    def on_train_batch_end(self, trainer, *_):
-        plan = trainer.strategy.plan
-        if plan.groups is not None and (not self.plans or self.plans[-1][1] != plan.groups):
-            self.plans.append((trainer.current_epoch, plan.groups))
-
-
 class Changing(Shares):
     """Batches twice as large from the third epoch on."""
 
@@ -93,25 +80,19 @@ class Changing(Shares):
         return super().train_dataloader()
 
 
-def training(rank, settings):
-    """Train with a plan and without one.
+def training(rank, *several):
+    """Train without a plan, and with each of several.
 
     Returns:
-        Weights, the plan, the names of the last step's messages, sizes of the gradients, epochs in
-        which it was planned.
+        For each plan the weights with it and without one, the plan, the names of the last step's
+        messages, epochs in which it was planned, and how many hooks are left.
     """
     found = []
-    for plan in (None, MergePlan(2, 2, **settings)):
+    for plan in (None, *(MergePlan(2, 2, **settings) for settings in several)):
         torch.manual_seed(0)
-        task, hook, watch = Regression(), Recording(), Watch()
+        task, hook = Regression(), Recording()
         strategy = HookDDPStrategy(hook, plan, process_group_backend="gloo")
-        fit = trainer(
-            strategy,
-            2,
-            max_epochs=5,
-            callbacks=[watch] if plan else [],
-            reload_dataloaders_every_n_epochs=1,
-        )
+        fit = trainer(strategy, 2, max_epochs=5, reload_dataloaders_every_n_epochs=1)
         epochs = []
         if plan:
             made = plan.plan
@@ -122,15 +103,17 @@ def training(rank, settings):
 
             plan.plan = noted
         fit.fit(task, Changing(16, batch_size=2))
-        found.append(weights(task.net).tolist())
-    return {
-        "weights": found[1],
-        "plain": found[0],
-        "groups": plan.groups,
-        "messages": hook.messages[-1],
-        "epochs": epochs,
-        "handles": sum(len(p._post_accumulate_grad_hooks or ()) for p in task.parameters()),
-    }
+        found.append(
+            {
+                "weights": weights(task.net).tolist(),
+                "groups": plan and plan.groups,
+                "messages": hook.messages[-1],
+                "epochs": epochs,
+                "handles": sum(len(p._post_accumulate_grad_hooks or ()) for p in task.parameters()),
+            }
+        )
+    plain, *planned = found
+    return [{**one, "plain": plain["weights"]} for one in planned]
 
 
 def skipped(rank):

@@ -104,7 +104,12 @@ class Push(Callback):
                 weight[0] = torch.nextafter(weight[0], weight[0] + 1)
 
 
-def drift(rank, on_drift):
+def drifts(rank):
+    """What is said where it ends the training, and the weights where it is mended."""
+    return [_drift(on_drift) for on_drift in ("raise", "broadcast")]
+
+
+def _drift(on_drift):
     torch.manual_seed(0)
     task = Regression()
     callbacks = [Push(), ReplicaDriftCheck(1, on_drift)]

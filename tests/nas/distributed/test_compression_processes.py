@@ -72,7 +72,7 @@ def test_nothing_is_lost_and_all_processes_have_the_same(processes):
 
 
 def test_what_subnets_do_not_use_keeps_what_was_left_out():
-    told, untold = (run_ranks(2, remote.subnets_conservation, known)[0] for known in (True, False))
+    told, untold = run_ranks(2, remote.subnets_conservation)[0]
     for name, (missing, unused, sent, outside, own) in told.items():
         assert missing <= 1e-6 and unused > 8 and outside == 0 and own, name
         assert sent < untold[name][2] and untold[name][0] <= 1e-6, name
@@ -91,7 +91,7 @@ def test_what_was_left_out_long_ago_is_forgotten(name):
 
 @pytest.mark.parametrize("processes", [2, _slow(4)])
 def test_everything_sent_is_dense_training(processes):
-    steps = 150 if processes == 4 else 30
+    steps = 150 if processes == 4 else 10
     for found, same in run_ranks(processes, remote.whole_density, steps):
         assert max(found.values()) <= 1e-5
         assert same or processes > 2  # a sum of two is one, in any order
@@ -125,10 +125,9 @@ def test_half_precision_holds_what_is_finite(processes):
 
 
 def test_scaled_losses_and_kept_states():
-    for found in run_ranks(2, remote.scaled):
-        assert max(found.values()) < 1e-6, found
-    for found in run_ranks(2, remote.resumed):
-        assert all(found.values()), found
+    for scaled, resumed in run_ranks(2, remote.scaled_and_resumed):
+        assert max(scaled.values()) < 1e-6, scaled
+        assert all(resumed.values()), resumed
 
 
 def test_many_buckets_do_not_hang():

@@ -13,7 +13,6 @@ from toy_regression import Net
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import MergePlan
 from vizoo.nas.distributed.gradients.regions import active_regions, views
-from vizoo.nas.distributed.gradients.strategy import HOOKS, _make_hook
 from vizoo.nas.distributed.schedule.merging import has_bucket_caps
 from vizoo.nas.elastic import Conv2d, Sequential
 from vizoo.nas.recalibration import recalibrate
@@ -72,10 +71,10 @@ def test_different_subnets_are_an_error():
 
 
 def test_drift_by_a_bit_is_seen_and_mended():
-    for said in run_ranks(2, remote.drift, "raise"):
+    one, other = run_ranks(2, remote.drifts)
+    for said, _ in (one, other):
         assert "different parameters after step 2" in said and "\n" not in said
-    one, other = run_ranks(2, remote.drift, "broadcast")
-    assert one == other
+    assert one[1] == other[1]
 
 
 @pytest.mark.parametrize("share", [[[0, 1], [2, 3, 4]], [[0, 1, 2, 3, 4], []], [[3], [4, 0, 1, 2]]])
@@ -143,8 +142,6 @@ def test_strategies_of_a_config():
     assert made(hook=hook).hook.dtype == torch.float16
     plain = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook"
     assert made(ddp_comm_hook=plain).hook.hook.__name__ == "allreduce_hook"
-    for name in HOOKS:
-        assert _make_hook(name).bytes_sent == 0
 
 
 @pytest.mark.parametrize(
