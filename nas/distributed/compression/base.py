@@ -172,7 +172,7 @@ class Compressor(CommHook):
         self.residuals[name][self.grids.get(name, ...)] = residual
 
     def finish(self, items: list[Item], mean: Tensor, left: Tensor, finite: bool) -> None:
-        """Replace gradients by their mean, and keep what is left, both flat; else by NaN."""
+        """Replace gradients by their mean and keep what is left, both flat; NaN if not finite."""
         if finite:
             parts = left.split([gradient.numel() for _, gradient in items])
             for (name, gradient), residual in zip(items, parts, strict=True):

@@ -113,9 +113,8 @@ class Buffers:
         Raises:
             OSError: memory is full.
         """
-        headers = [_header(path, whole=False) for path in self.paths]
-        kept = [header is not None and header.generation == keep for header in headers]
-        path = self.paths[1 if kept[0] else 0]
+        first = _header(self.paths[0], whole=False)
+        path = self.paths[first is not None and first.generation == keep]
         if not path.exists() or path.stat().st_size < _PAGE + size:
             path.unlink(missing_ok=True)
             with open(path, "xb") as file:  # reserved now: later a full memory ends the process
