@@ -36,8 +36,9 @@ def check_pair(left: Tensor, right: Tensor) -> None:
 def check_types(what: str, first: Tensor, *others: Tensor | None) -> None:
     """Raises ValueError unless those given have one type, or autocast gives them one."""
     types = {first.dtype, *(x.dtype for x in others if x is not None)}
-    cast = torch.is_autocast_enabled(first.device.type) and torch.float64 not in types
-    if len(types) > 1 and not cast:
+    if len(types) == 1:
+        return  # on devices that know no autocast, too, such as meta
+    if not torch.is_autocast_enabled(first.device.type) or torch.float64 in types:
         raise ValueError(
             f"{what} are {', '.join(sorted(map(str, types)))}: convert, or use torch.autocast, "
             "which leaves float64 as it is"
