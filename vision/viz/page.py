@@ -13,6 +13,7 @@ import numpy as np
 __all__ = ["Legend", "Picture", "render"]
 
 _STOPS = 24  # of a legend's gradient
+_MOST = 1280  # wider pictures are reduced to this width, pixels
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,6 @@ class Legend:
 
     low: float  #: value of the first colour
     high: float  #: value of the last colour
-    unit: str = "px"  #: goes with every value
     palette: str = "turbo"  #: a name of Matplotlib's
 
     @property
@@ -34,10 +34,10 @@ class Legend:
 
     @property
     def ticks(self) -> list[str]:
-        """Five values from low to high."""
+        """Five values from low to high, in pixels."""
         span = self.high - self.low
         digits = 0 if span >= 20 else 1 if span >= 2 else 2
-        return [f"{v:.{digits}f} {self.unit}" for v in np.linspace(self.low, self.high, 5)]
+        return [f"{v:.{digits}f} px" for v in np.linspace(self.low, self.high, 5)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class Picture:
     caption: str  #: text; it also describes the picture to those who do not see it
     photo: bool = False  #: kept as JPEG, smaller; otherwise as PNG, exact
     legend: Legend | None = None  #: of its colours
-    most: int = 1280  #: wider pictures are reduced to this width, pixels
 
     @property
     def height(self) -> int:
@@ -73,9 +72,9 @@ class Picture:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
             raise ValueError(f"a picture is (H, W, 3) uint8, got {image.shape} {image.dtype}")
         drawn = Image.fromarray(np.ascontiguousarray(image))
-        if drawn.width > self.most:
-            height = max(1, round(drawn.height * self.most / drawn.width))
-            drawn = drawn.resize((self.most, height), Image.Resampling.BOX)
+        if drawn.width > _MOST:
+            height = max(1, round(drawn.height * _MOST / drawn.width))
+            drawn = drawn.resize((_MOST, height), Image.Resampling.BOX)
         buffer, kind = io.BytesIO(), "jpeg" if self.photo else "png"
         drawn.save(buffer, kind, **({"quality": 90} if self.photo else {"optimize": True}))
         return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
