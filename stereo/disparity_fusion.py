@@ -88,7 +88,7 @@ class DisparityFusion(nn.Module):
         seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
         seen.append(hints)
         height, width = left.shape[-2:]
-        x = _whole(torch.cat(seen, 1))
+        x = _whole(torch.cat(seen, 1), 4)
         x = F.leaky_relu(self.stem(x.to(self.stem.weight.dtype)), 0.2)
         around = self.blocks(F.leaky_relu(self.down(x), 0.2))
         x = F.leaky_relu(x + F.pixel_shuffle(self.up(around), 2), 0.2)
@@ -115,20 +115,19 @@ class DisparityFusion(nn.Module):
         return *views, claims, torch.rand(batch, _HINTS, height, width, **like)
 
 
-def _whole(x: Tensor) -> Tensor:
-    """Padded below and on the right to multiples of 4.
+def _whole(x: Tensor, multiple: int) -> Tensor:
+    """Padded below and on the right to multiples of a number.
 
     Even padding by nothing copies, and exporters want one path.
     """
-    bottom, right = (-size % 4 for size in x.shape[-2:])
+    bottom, right = (-size % multiple for size in x.shape[-2:])
     one_path = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return F.pad(x, (0, right, 0, bottom), mode="replicate") if one_path or bottom or right else x
 
 
 def _smooth(disparity: Tensor) -> Tensor:
     height, width = disparity.shape[-2:]
-    right, bottom = (-size % _CELL for size in (width, height))
-    means = F.avg_pool2d(F.pad(disparity, (0, right, 0, bottom), mode="replicate"), _CELL)
+    means = F.avg_pool2d(_whole(disparity, _CELL), _CELL)
     return F.interpolate(means, scale_factor=_CELL, mode="bilinear")[..., :height, :width]
 
 
