@@ -129,14 +129,10 @@ def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         width = len(weight)
         places[str(number)] = f"features.stages.{stage}.{block}"
         block += 1
-    renamed = {}
-    for key, tensor in state.items():
-        first, _, rest = key.partition(".")
-        if first == "feature_extractor":
-            place, _, rest = rest.partition(".")
-            key = f"{places[place]}.{rest}"
-        renamed[key] = tensor
-    return renamed
+    return {
+        re.sub(r"^feature_extractor\.(\d+)", lambda found: places[found[1]], key): tensor
+        for key, tensor in state.items()
+    }
 
 
 def _architecture_of(state: Mapping[str, Tensor]) -> Architecture:

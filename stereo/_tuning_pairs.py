@@ -84,14 +84,14 @@ def _opened(
     """A pair at the size at which the network would match it."""
     given = open_pair(left, right)
     share = min(1.0, math.sqrt(_MOST_PIXELS / given[0][0].numel()))
-    views = [reduced(view, share)[0] for view in given]
+    views = [reduced(view, share) for view in given]
     doubts = check_pair(*map(to_bytes, views), remedy=_REMEDY)
     if doubts:
         raise ValueError(doubts[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is beyond reach is matched at a smaller size
         result = predictor(*views, check=False)
-    left, right = ((255 * reduced(view, result.scale)[0]).round().byte() for view in views)
+    left, right = ((255 * reduced(view, result.scale)).round().byte() for view in views)
     why = ""
     if result.scale < 1:
         width, height = given[0].shape[:0:-1]

@@ -326,14 +326,11 @@ def _solved(
     )
     turns, moves = more if model == "fisheye" else more[2:4]  # after E and F
     first, second = (_lens(model, m, d.ravel()[:count], size) for m, d in ((one, d1), (two, d2)))
-    return StereoRig(first, second, rotation, translation.ravel()), _poses(turns, moves)
-
-
-def _poses(turns: Sequence[np.ndarray], moves: Sequence[np.ndarray]) -> list[np.ndarray]:
-    return [
+    poses = [
         np.column_stack([cv2.Rodrigues(turn.ravel())[0], move.ravel()])
         for turn, move in zip(turns, moves, strict=True)
     ]
+    return StereoRig(first, second, rotation, translation.ravel()), poses
 
 
 def _measured(view: View, rig: StereoRig, pose: np.ndarray) -> View:
@@ -392,18 +389,17 @@ def _picture(result: BoardCalibration) -> np.ndarray:
     figure = Figure(figsize=(13, 4), dpi=100, layout="constrained")
     bars, *maps = figure.subplots(1, 3)
     places = np.arange(len(result.views))
-    for side, name in enumerate(("left", "right")):
+    for side, (axes, name) in enumerate(zip(maps, ("left", "right"), strict=True)):
         heights = [view.errors[side] for view in result.views]
         bars.bar(places + 0.4 * side - 0.2, heights, 0.4, label=name)
+        for view in result.views:
+            axes.plot(*getattr(view, name).T, ".", markersize=3)
+        lens = getattr(result.rig, name)
+        limits = {"xlim": (0, lens.width), "ylim": (lens.height, 0)}
+        axes.set(title=f"corners, {name}", aspect="equal", **limits)
     bars.set(ylabel="error [px]", title=f"{result.error:.3f} px over all")
     bars.set_xticks(
         places, [Path(view.name).stem for view in result.views], rotation=90, fontsize=7
     )
     bars.legend()
-    for axes, lens, name in zip(maps, (result.rig.left, result.rig.right), ("left", "right"),
-                                strict=True):  # fmt: skip
-        for view in result.views:
-            axes.plot(*getattr(view, name).T, ".", markersize=3)
-        limits = {"xlim": (0, lens.width), "ylim": (lens.height, 0)}
-        axes.set(title=f"corners, {name}", aspect="equal", **limits)
     return draw_figure(figure)

@@ -95,7 +95,7 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         rates = [_number(capture, cv2.CAP_PROP_FPS) for capture in captures]
         lengths = [0 if live else int(_number(c, cv2.CAP_PROP_FRAME_COUNT)) for c in captures]
         if len(sources) == 1:
-            layout = _layout(sources[0], first[0], layout, notes)
+            layout = _layout(shown[0], first[0], layout, notes)
         else:
             _check_two(shown, first, [0.0] if live else rates)
         views = first if len(first) == 2 else _halves(first[0], layout)
@@ -182,12 +182,7 @@ def _check_two(sources: list[str], first: list[Any], rates: list[float]) -> None
 
 
 def _layout(word: str, picture: np.ndarray, layout: str, notes: list[str]) -> str:
-    """How a picture holds both views; a note where another layout than it looks like is given.
-
-    Raises:
-        ValueError: it cannot be told, or the picture cannot be halved so.
-    """
-    word = without_secrets(word)
+    """How a picture holds both views; a note where another layout than it looks like is given."""
     alike = {kind: _likeness(*_halves(picture, kind)) for kind in LAYOUTS[1:]}
     best, other = sorted(alike, key=lambda kind: -alike[kind])
     clear = alike[best] >= max(_ALIKE, alike[other] + _CLEARLY)

@@ -249,9 +249,6 @@ def _called(models: Sequence[str]) -> dict[str, str]:
     """What models are called: a name as it is, a file by the end of its path that is its own.
 
     Where files lie is nobody's business who chooses among them.
-
-    Raises:
-        ValueError: neither a model's name nor anything that exists.
     """
     parts: dict[str, tuple[str, ...]] = {}
     for model in models:

@@ -157,22 +157,14 @@ class StereoPredictor:
         beyond ``reach``.
         """
         first, second = open_pair(left, right)
-        if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale <= 1):
-            raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
-        height, width = first.shape[1:]
-        if scale != "auto" and min(height, width) * float(scale) < min(_SMALLEST, height, width):
-            raise ValueError(
-                f"at {float(scale):g} of {width}x{height} pixels there is nothing left to match: "
-                f"take {math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
-            )
+        whole = _whole(scale, *first.shape[1:])
         for name, value in (("max_disparity", max_disparity), ("memory", memory)):
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive, got {value:g}")
         picture = to_bytes(first)
         for note in check_pair(picture, to_bytes(second), remedy=remedy) if check else ():
             warnings.warn(note, stacklevel=3)
-        whole = 1.0 if scale == "auto" else float(scale)
-        start = self._reached(first, second, scale, max_disparity, check)
+        start = self._reached(first, second, whole, scale == "auto", max_disparity, check)
         height, width = (max(1, round(whole * length)) for length in first.shape[1:])
         pixels = self._pixels(height, width, memory, both)
         if pixels is not None:
@@ -259,12 +251,12 @@ class StereoPredictor:
         The network gets so many pixels at once at most.
         """
         size = left.shape[1:]
-        left, right = reduced(left, whole)[0], reduced(right, whole)[0]
+        left, right = reduced(left, whole), reduced(right, whole)
         if start >= whole:
             maps = self.maps(left, right)
         else:
             ratio = start / whole
-            coarse = self.maps(reduced(left, ratio)[0], reduced(right, ratio)[0])
+            coarse = self.maps(reduced(left, ratio), reduced(right, ratio))
             coarse = _resized(coarse, left.shape[1:])
             match = self.maps if pixels is None else self._sparing_maps
             maps = refine(match, left, right, coarse, ratio, self.reach, pixels)
@@ -276,11 +268,7 @@ class StereoPredictor:
         return maps
 
     def _pixels(self, height: int, width: int, memory: float | None, both: bool) -> int | None:
-        """How many pixels the network may get at once; None where memory is no matter.
-
-        Raises:
-            ValueError: not even the smallest tiles fit.
-        """
+        """How many pixels the network may get at once; None where memory is no matter."""
         free = _free_memory(self.device) if memory is None else memory
         if free is None:
             return None
@@ -317,13 +305,13 @@ class StereoPredictor:
         self,
         left: Tensor,
         right: Tensor,
-        scale: float | str,
+        wanted: float,
+        automatic: bool,
         given: float | None,
         check: bool,
     ) -> float:
         """The scale to match at first; warns where disparities go beyond the network's reach."""
-        wanted = 1.0 if scale == "auto" else float(scale)
-        if self.reach is None or not (check or scale == "auto"):
+        if self.reach is None or not (check or automatic):
             return wanted
         if given is None:
             largest, reserve = self._largest(left, right, self.reach), _RESERVE
@@ -335,27 +323,41 @@ class StereoPredictor:
         beyond = (
             f"disparities reach about {largest:.0f} px, beyond the network's {self.reach:g} px: "
         )
-        if scale == "auto":
+        if automatic:
             beyond += (
                 f"the pair was matched at {within:g} of its size, then at its own around what was "
                 "found, which takes longer"
             )
         else:
             beyond += f"what is nearer comes out wrong; take the scale {within:g} or auto"
-        if given is None or scale != "auto":
+        if given is None or not automatic:
             warnings.warn(beyond, stacklevel=4)
-        return within if scale == "auto" else wanted
+        return within if automatic else wanted
 
     def _largest(self, left: Tensor, right: Tensor, reach: float) -> float:
         """About the largest disparity of a pair, pixels, by a look at a small copy."""
         width = left.shape[2]
         narrow = max(1, min(_GLANCE, width // 2))
         while True:
-            small = [reduced(view, narrow / width)[0] for view in (left, right)]
+            small = [reduced(view, narrow / width) for view in (left, right)]
             seen = float(self.maps(*small)[0].flatten().quantile(_NEARLY_ALL))
             if seen <= _WELL * reach or narrow < 2 * _NARROW:
                 return seen * width / narrow
             narrow //= 2
+
+
+def _whole(scale: float | str, height: int, width: int) -> float:
+    """The scale that a pair is matched at in the end, which is not always the first."""
+    if scale == "auto":
+        return 1.0
+    if not (isinstance(scale, (int, float)) and 0 < scale <= 1):
+        raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
+    if min(height, width) * scale < min(_SMALLEST, height, width):
+        raise ValueError(
+            f"at {scale:g} of {width}x{height} pixels there is nothing left to match: "
+            f"take {math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
+        )
+    return float(scale)
 
 
 def _resized(maps: Tensor, size: torch.Size) -> Tensor:
@@ -397,11 +399,11 @@ def open_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
 
 
 def reduced(image: Tensor, scale: float) -> Tensor:
-    """A (3, H, W) image made smaller, as a batch (1, 3, H', W')."""
+    """A (3, H, W) image made smaller by a scale."""
     if scale == 1:
-        return image[None]
+        return image
     size = [max(1, round(length * scale)) for length in image.shape[1:]]
-    return interpolate(image[None], size, mode="bilinear", antialias=True)
+    return interpolate(image[None], size, mode="bilinear", antialias=True)[0]
 
 
 def _name(image: ImageLike) -> str:

@@ -178,12 +178,10 @@ class StereoResult:
                 "16-bit PNG ends below 256 px; choose the formats pfm and npy"
             )
         paths = {ending: folder / f"{name}_{ending}" for ending in _ENDINGS}
-        old = [path for path in paths.values() if path.exists()]
         written = self._write(paths, camera, formats, max_depth)
-        left = [str(path) for path in old if path not in written]
+        left = sorted(str(p) for p in paths.values() if p not in written and p.exists())
         if left:
-            told = f"of an earlier run, not of this one: {', '.join(sorted(left))}"
-            warnings.warn(told, stacklevel=2)
+            warnings.warn(f"of an earlier run, not of this one: {', '.join(left)}", stacklevel=2)
         return written
 
     def _write(

@@ -52,15 +52,12 @@ def calibration_samples(
         data.setup("validate")
         loader = data.val_dataloader()
         batches = itertools.chain(*loader) if isinstance(loader, list) else loader
-        pairs = (_item(b, i) for b in batches for i in range(len(b["left"])))
+        names = ("left", "right", "disparity", "valid")
+        pairs = ({n: b[n][i] for n in names} for b in batches for i in range(len(b["left"])))
     samples = [_sample(pair) for pair in itertools.islice(pairs, count)]
     if len(samples) < 2:
         raise ValueError(f"{source}: int8 takes two pairs at least, and here are {len(samples)}")
     return samples
-
-
-def _item(batch: dict, index: int) -> dict:
-    return {name: batch[name][index] for name in ("left", "right", "disparity", "valid")}
 
 
 def _sample(pair: dict) -> Sample:

@@ -8,7 +8,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -93,7 +93,8 @@ def open_sinks(
             sinks[called(".rrd")] = _recording(called(".rrd"), size, calibration)
         else:
             for what, draw in _drawings(calibration, rectifier).items():
-                sinks[called(f"_{what}")] = _pictures(called(f"_{what}"), draw)
+                folder = called(f"_{what}")
+                sinks[folder] = nullcontext(partial(_drawn, folder, draw))
     return sinks
 
 
@@ -129,14 +130,8 @@ def _millimetres(depth: np.ndarray) -> np.ndarray:
     return np.where(steps <= 65535, steps, 0).astype(np.uint16)
 
 
-@contextmanager
-def _pictures(folder: Path, draw: _Draw) -> Iterator[_Write]:
-    """A PNG of each frame, as one of `_drawings` does."""
-
-    def write(frame: StereoFrame, disparity: np.ndarray) -> None:
-        draw(folder / f"{frame.name}.png", frame, disparity)
-
-    yield write
+def _drawn(folder: Path, draw: _Draw, frame: StereoFrame, disparity: np.ndarray) -> None:
+    draw(folder / f"{frame.name}.png", frame, disparity)
 
 
 @contextmanager
@@ -210,9 +205,6 @@ def _recording(
     """A recording for rerun's viewer: the left picture and the disparity, by frame and time.
 
     With a calibration also the depth, which the viewer shows in space.
-
-    Raises:
-        ImportError: rerun is not installed.
     """
     rerun: Any = _rerun()
     with atomic_write(path) as temporary:

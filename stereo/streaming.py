@@ -235,7 +235,7 @@ def disparities(
 
 def _largest(predictor: StereoPredictor, frame: StereoFrame, scale: float) -> list[float]:
     """About the largest disparity of a frame by its copy of this scale; none if it is too small."""
-    left, right = (reduced(as_image(view), scale)[0] for view in (frame.left, frame.right))
+    left, right = (reduced(as_image(view), scale) for view in (frame.left, frame.right))
     if left.shape[2] < _NARROW:
         return []
     seen = predictor.maps(left, right)[0].flatten().quantile(_NEARLY_ALL)
@@ -398,11 +398,7 @@ def _run(
 def _ahead(
     sequence: StereoSequence, report: StreamReport, stop: Callable[[], Any]
 ) -> Generator[StereoFrame]:
-    """Frames that a thread reads ahead: of a camera the newest alone.
-
-    Raises:
-        OSError: a camera is silent.
-    """
+    """Frames that a thread reads ahead: of a camera the newest alone."""
     ready: queue.Queue[Any] = queue.Queue(1 if sequence.live else _AHEAD)
     over = threading.Event()
     ended = object()

@@ -185,11 +185,7 @@ def _nameless(error: Exception, path: str, name: str) -> ValueError:
 
 
 def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views, rectified by their matches; warns of what that means.
-
-    Raises:
-        ValueError: too little matches, or what does fits no two pinhole cameras.
-    """
+    """Both views, rectified by their matches; warns of what that means."""
     rectifier = auto_rectifier([(left, right)])
     for note in rectifier.notes:
         warnings.warn(note, stacklevel=2)
@@ -199,12 +195,7 @@ def _rectified(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 def _camera(
     calibration: str | None, focal: float | None, baseline: float | None
 ) -> StereoCalibration | None:
-    """The calibration that was given, if it was.
-
-    Raises:
-        ValueError: a file that is none, a file and numbers, only one of the numbers, or one that
-            is not positive.
-    """
+    """The calibration that was given, if it was."""
     if calibration is not None:
         if focal or baseline:
             raise ValueError("give either a calibration file or focal length and baseline")
@@ -224,11 +215,7 @@ def _camera(
 def _written(
     result: StereoResult, camera: StereoCalibration | None, folder: Path
 ) -> dict[str, Any]:
-    """The files of `Found`, in a folder of their own; nothing is left where one fails.
-
-    Raises:
-        ValueError: they cannot be written.
-    """
+    """The files of `Found`, in a folder of their own; nothing is left where one fails."""
     own = folder / secrets.token_urlsafe(16)
     try:
         own.mkdir(mode=0o700)
@@ -245,14 +232,11 @@ def _written(
 def _files(result: StereoResult, camera: StereoCalibration | None, folder: Path) -> dict[str, Any]:
     everything = folder / "pair"
     result.save(everything, calibration=camera)
-    files = {
-        name: everything / f"pair_{name}.png" for name in ("disparity_colour", "confidence")
-    } | {"occluded": everything / "pair_occluded.png"}
     zipped = shutil.make_archive(str(folder / "vizoo_stereo"), "zip", everything)
-    kept = {
-        name.partition("_")[0]: path.rename(folder / path.name) if path.exists() else None
-        for name, path in files.items()
-    }
+    kept = {}
+    for name in ("disparity_colour", "confidence", "occluded"):
+        path = everything / f"pair_{name}.png"
+        kept[name.partition("_")[0]] = path.rename(folder / path.name) if path.exists() else None
     shutil.rmtree(everything)
     cloud = _cloud(result, camera, folder / "cloud.glb")
     return {**kept, "cloud": cloud, "results": Path(zipped)}
