@@ -89,9 +89,8 @@ def open_sequence(
     *,
     layout: str = "auto",
     topics: tuple[str, str] | None = None,
-    transform: _Transform | None = None,
 ) -> StereoSequence:
-    """Open a sequence of rectified pairs.
+    """Open a sequence of pairs; those of a raw rig take a `StereoSequence.transform`.
 
     Args:
         source: a video; a folder or glob of left images; a folder that holds folders of left and
@@ -102,7 +101,6 @@ def open_sequence(
         layout: of a video, camera or stream that holds both views; ``auto`` looks which halves of
             its first picture are alike.
         topics: of a bag, left and right; None where there are just two of images.
-        transform: applied to each pair (left, right), such as a rectification.
 
     Raises:
         FileNotFoundError: there is no such file or folder, or no image in it.
@@ -126,14 +124,10 @@ def open_sequence(
     if kinds[0] == "a bag":
         if len(words) > 1:
             raise ValueError(f"{words[0]} and {words[1]}: give one bag that holds both views")
-        sequence = _bag(Path(words[0]), topics)
-    elif kinds[0] == "a folder":
-        sequence = _folders(words)
-    else:
-        sequence = _captured(words, layout, live=kinds[0] == "a camera")
-    if transform is not None:
-        sequence.transform(transform)
-    return sequence
+        return _bag(Path(words[0]), topics)
+    if kinds[0] == "a folder":
+        return _folders(words)
+    return _captured(words, layout, live=kinds[0] == "a camera")
 
 
 def _source(word: str | os.PathLike | int) -> tuple[str, str]:

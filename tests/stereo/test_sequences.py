@@ -172,7 +172,8 @@ def test_videos_of_different_lengths_are_said(tmp_path):
 
 def test_a_transform_is_applied_to_each_pair(tmp_path):
     root = write_folders(tmp_path, 3)
-    turned = open_sequence(root, transform=lambda left, right: (right[::-1], left[::-1]))
+    turned = open_sequence(root)
+    turned.transform(lambda left, right: (right[::-1], left[::-1]))
     for frame, plain in zip(turned, open_sequence(root), strict=True):
         np.testing.assert_array_equal(frame.left, plain.right[::-1])
         np.testing.assert_array_equal(frame.right, plain.left[::-1])
