@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from network_tester import NetworkTester, slow
 from stereo_fixtures import BlockMatcher
 from torch import nn
 from torch.utils.data import DataLoader
+from trainers import quiet_trainer
 
 import vizoo
 from vizoo.datasets.stereo import GeneratedStereo
@@ -175,14 +175,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     scenes = GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)
     batch = next(iter(DataLoader(scenes, 2)))
     losses = [task.loss(task.outputs(batch), batch).item()]
-    trainer = Trainer(
-        max_epochs=16,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear()
     trainer.fit(task, DataLoader(scenes, 2))
     losses.append(task.loss(task.outputs(batch), batch).item())

@@ -8,8 +8,8 @@ import pytest
 import torch
 import trees
 import yaml
-from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader
+from trainers import quiet_trainer
 
 from vizoo.__main__ import main
 from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
@@ -36,18 +36,6 @@ def _data(length=4, **arguments):
         predict=[scenes],
         augmentation="none",
         **{**settings, **arguments},
-    )
-
-
-def _trainer(folder, **arguments):
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        **arguments,
     )
 
 
@@ -117,7 +105,7 @@ def test_training_lowers_the_loss_of_both_stages(tmp_path):
 
     before = losses()
     settings = {"max_epochs": 40, "limit_val_batches": 0, "enable_checkpointing": False}
-    _trainer(tmp_path, **settings).fit(task, DataLoader([batch], batch_size=None))
+    quiet_trainer(tmp_path, **settings).fit(task, DataLoader([batch], batch_size=None))
     after = losses()
     assert all(new < 0.8 * old for new, old in zip(after, before, strict=True)), (before, after)
 
@@ -129,7 +117,7 @@ def _loader(data):
 
 def test_metrics_and_predictions(tmp_path):
     task = StereoTask("fadnet_plus_micro")
-    trainer = _trainer(tmp_path)
+    trainer = quiet_trainer(tmp_path)
     values = trainer.test(task, _data(), verbose=False)[0]
     assert {"test/epe", "test/epe_pixel", "test/bad1", "test/bad3", "test/d1"} <= set(values)
     found = trainer.predict(task, _data())
@@ -141,7 +129,7 @@ def test_predictions_are_written(tmp_path, suffix):
     writer = DisparityWriter(str(tmp_path / "found"), suffix)
     task = StereoTask("fadnet_plus_micro")
     task.forward = lambda left, right: 100 * left[:, :1]  # within what a PNG can hold
-    found = _trainer(tmp_path, callbacks=[writer]).predict(task, _data())
+    found = quiet_trainer(tmp_path, callbacks=[writer]).predict(task, _data())
     for prediction in found:
         disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.{suffix}")
         expected = prediction["disparity"][0]
@@ -153,7 +141,7 @@ def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
     task = StereoTask("fadnet_plus_micro")
     task.forward = lambda left, right: 400 * left[:, :1]
     with pytest.warns(UserWarning, match=r"are cut to 256 px.*pfm and npy hold more"):
-        found = _trainer(tmp_path, callbacks=[writer]).predict(task, _data())
+        found = quiet_trainer(tmp_path, callbacks=[writer]).predict(task, _data())
     for prediction in found:
         disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.png")
         expected = prediction["disparity"][0].clamp(max=65535 / 256)
@@ -162,7 +150,7 @@ def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
 
 def test_starts_from_weights(tmp_path):
     first = StereoTask("fadnet_plus_micro")
-    trainer = _trainer(tmp_path, max_epochs=1, limit_val_batches=0)
+    trainer = quiet_trainer(tmp_path, max_epochs=1, limit_val_batches=0)
     trainer.fit(first, _data())
     trainer.save_checkpoint(tmp_path / "first.ckpt")
     second = StereoTask("fadnet_plus_micro", init_weights=str(tmp_path / "first.ckpt"))
@@ -238,7 +226,7 @@ def test_built_in_config_runs(config, data, tmp_path, monkeypatch):
 def test_frozen_parts_stay_and_the_rest_learns(tmp_path):
     task, frozen = StereoTask("fadnet_plus_micro"), Frozen(["net.extract_network"])
     before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}
-    _trainer(tmp_path, max_epochs=2, callbacks=[frozen]).fit(task, _data(length=2))
+    quiet_trainer(tmp_path, max_epochs=2, callbacks=[frozen]).fit(task, _data(length=2))
     for name, tensor in task.net.state_dict().items():
         assert torch.equal(tensor, before[name]) == name.startswith("extract_network."), name
 
@@ -247,7 +235,7 @@ def test_fixed_statistics_stay_over_epochs_and_all_else_learns(tmp_path):
     task = StereoTask("easnet_light", {"max_disparity": 48}, loss="matching", lr=1e-2)
     before = {name: tensor.clone() for name, tensor in task.net.state_dict().items()}
     # Between epochs Lightning validates, and puts back the modes that it found.
-    trainer = _trainer(tmp_path, max_epochs=2, callbacks=[FixedStatistics()])
+    trainer = quiet_trainer(tmp_path, max_epochs=2, callbacks=[FixedStatistics()])
     trainer.fit(task, _data(length=2))
     for name, tensor in task.net.state_dict().items():
         fixed = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
@@ -260,7 +248,7 @@ def test_fixed_statistics_stay_over_epochs_and_all_else_learns(tmp_path):
     [("net.extract_netwrk", "did you mean net.extract_network"), ("net", "nothing is left")],
 )
 def test_parts_that_cannot_be_frozen(tmp_path, name, message):
-    trainer = _trainer(tmp_path, max_epochs=1, callbacks=[Frozen([name])])
+    trainer = quiet_trainer(tmp_path, max_epochs=1, callbacks=[Frozen([name])])
     with pytest.raises(ValueError, match=f"frozen: .*{message}"):
         trainer.fit(StereoTask("fadnet_plus_micro"), _data(length=2))
 
@@ -270,7 +258,7 @@ def test_an_optimizer_that_is_not_there(tmp_path):
         StereoTask("fadnet_plus_micro", optimizer="adamm")
     task = StereoTask("fadnet_plus_micro", optimizer_args={"weight_dcay": 1})
     with pytest.raises(ValueError, match="optimizer_args of adam: .*weight_dcay"):
-        _trainer(tmp_path, max_steps=1).fit(task, _data())
+        quiet_trainer(tmp_path, max_steps=1).fit(task, _data())
     StereoTask("fadnet_plus_micro", optimizer="lookahead_adam")
 
 
@@ -309,9 +297,9 @@ def test_unknown_loss():
         StereoTask("fadnet_plus_micro", loss="l1")
 
 
-def test_a_supernet_is_trained_and_read_without_its_trainer(tmp_path):
+def test_a_supernet_is_trained_and_read_without_itsquiet_trainer(tmp_path):
     task = StereoTask("easnet", {"max_disparity": 48}, loss="upsampled", optimizer="adamw")
-    trainer = _trainer(tmp_path, max_epochs=1, limit_val_batches=1)
+    trainer = quiet_trainer(tmp_path, max_epochs=1, limit_val_batches=1)
     wrapped = SupernetTask(task, SandwichSampler(0), distillation="in_place")
     trainer.fit(wrapped, _data(length=2))
     metrics = trainer.callback_metrics
