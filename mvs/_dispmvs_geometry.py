@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..datasets.mvs.cameras import relative_pose, resize_intrinsics
+from ..datasets.mvs.cameras import relative_pose, scale_intrinsics
 
 _SMALL = 1e-6  # of the published arithmetic: part of what the weights were trained with
 
@@ -45,7 +45,7 @@ def epipolar_lines(
     height, width = depth.shape[-2:]
     kind = torch.promote_types(depth.dtype, torch.float32)
     intrinsics, depth = intrinsics.to(kind), depth.to(kind)
-    intrinsics = resize_intrinsics(intrinsics, 1 / scale, 1 / scale)
+    intrinsics = scale_intrinsics(intrinsics, 1 / scale, 1 / scale)
     poses = relative_pose(extrinsics[:, :1], extrinsics[:, 1:]).to(kind)  # (B, S, 4, 4)
     x = torch.arange(width, device=depth.device, dtype=kind)
     y = torch.arange(height, device=depth.device, dtype=kind)[:, None]

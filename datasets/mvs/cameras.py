@@ -27,6 +27,7 @@ __all__ = [
     "range_from_points",
     "relative_pose",
     "resize_intrinsics",
+    "scale_intrinsics",
     "upright",
 ]
 
@@ -87,14 +88,19 @@ def check_camera(intrinsics: Tensor, extrinsics: Tensor, where: str | Sequence[s
         raise ValueError(f"{_name(where, index, len(k))}{fault}")
 
 
+def scale_intrinsics(intrinsics: Tensor, scale_x: float, scale_y: float) -> Tensor:
+    """Return intrinsics whose first two rows are multiplied, as published files and networks do."""
+    scale = intrinsics.new_tensor([scale_x, scale_y, 1.0])
+    return intrinsics * scale[:, None]
+
+
 def resize_intrinsics(intrinsics: Tensor, scale_x: float, scale_y: float) -> Tensor:
     """Return the intrinsics of an image resized by two factors (new size / old size).
 
-    The plain scaling of the field: rows one and two are multiplied, without the half pixel by
-    which a resized image's pixel centres move.
+    Edges stay at edges, so that the pixel centre x goes to s (x + 0.5) - 0.5.
     """
-    scale = intrinsics.new_tensor([scale_x, scale_y, 1.0])
-    return intrinsics * scale[:, None]
+    scaled = scale_intrinsics(intrinsics, scale_x, scale_y)
+    return crop_intrinsics(scaled, 0.5 - 0.5 * scale_x, 0.5 - 0.5 * scale_y)
 
 
 def crop_intrinsics(intrinsics: Tensor, left: float, top: float) -> Tensor:

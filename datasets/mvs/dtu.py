@@ -30,7 +30,7 @@ from ...vision.io.images import SUFFIXES
 from ...vision.io.pfm import read_pfm
 from ..files import check_choice, check_files, expand_path
 from .camera_files import read_camera_file, read_pair_file
-from .cameras import resize_intrinsics
+from .cameras import scale_intrinsics
 from .dataset import MVSDataset
 from .scene import Scene, View, known_depth, read_mask
 
@@ -134,7 +134,7 @@ def open_dtu_training(
     files = zip(listed, parts["cameras"], parts["depth maps"], parts["masks"], strict=True)
     for number, file, depth, mask in files:
         view = listed_view(number, _rectified(images, number, lights[0]), file, range_form)
-        intrinsics = resize_intrinsics(view.intrinsics, 4, 4)
+        intrinsics = scale_intrinsics(view.intrinsics, 4, 4)
         views.append(replace(view, intrinsics=intrinsics, truth=partial(_truth, depth, mask)))
     return Scene(scan, views, listed_pairs(listed, pair_file), "dtu_training", str(pair_file))
 

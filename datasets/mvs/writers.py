@@ -17,7 +17,7 @@ from ...vision.io.images import write_image
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from .camera_files import write_camera_file, write_pair_file
-from .cameras import resize_intrinsics
+from .cameras import scale_intrinsics
 from .colmap_model import write_model
 from .folder import CAMERAS_FILE
 from .scene import Scene, sparse_points
@@ -98,7 +98,7 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
         for light, (gain, offset) in enumerate(_LIGHTS):
             path = images / f"rect_{index + 1:03d}_{light}_r5000.png"
             write_image(path, gain * image + offset)
-        quarter = resize_intrinsics(view.intrinsics, 0.25, 0.25)
+        quarter = scale_intrinsics(view.intrinsics, 0.25, 0.25)
         camera = cameras / f"{index:08d}_cam.txt"
         write_camera_file(camera, quarter, view.extrinsics, scene.depth_range(index)[0])
         depth = np.zeros((1200, 1600), np.float32)

@@ -15,6 +15,7 @@ from vizoo.datasets.mvs.cameras import (
     project,
     relative_pose,
     resize_intrinsics,
+    scale_intrinsics,
     upright,
 )
 
@@ -70,6 +71,8 @@ def test_relative_pose_carries_points_between_cameras():
 def test_resized_and_cropped_intrinsics():
     intrinsics, _ = cameras(1)
     scaled = resize_intrinsics(intrinsics, 0.5, 2.0)[0]
+    assert scaled[:2].tolist() == [[45.0, 0.25, 7.25], [0.0, 160.0, 22.5]]
+    scaled = scale_intrinsics(intrinsics, 0.5, 2.0)[0]
     assert scaled[:2].tolist() == [[45.0, 0.25, 7.5], [0.0, 160.0, 22.0]]
     cropped = crop_intrinsics(intrinsics, left=5, top=1)
     assert (cropped[0, 0, 2], cropped[0, 1, 2]) == (10, 10)

@@ -97,6 +97,12 @@ class TestScene:
         assert sample["depth"].shape == (1, 24, 32)
         assert torch.isin(sample["depth"], whole).all()
 
+    def test_a_resized_pixel_looks_where_the_pixels_in_it_look(self, scene):
+        whole, half = scene.sample(0, [1]), scene.sample(0, [1], size=(24, 32))
+        rays = [torch.linalg.inv(sample["intrinsics"][0]) for sample in (half, whole)]
+        middle = rays[1] @ torch.tensor([20.5, 10.5, 1.0])  # of columns 20, 21 and rows 10, 11
+        torch.testing.assert_close(rays[0] @ torch.tensor([10.0, 5.0, 1.0]), middle)
+
 
 class TestDTU:
     def test_splits_are_the_published_ones(self):
