@@ -19,7 +19,7 @@ from ...vision.io.pairing import files_below
 from ..draws import Draws
 from ..stereo.scene_textures import texture_bank as canvases
 
-__all__ = ["Material", "TextureBank", "draw_material", "pictures_in", "texture_bank"]
+__all__ = ["Material", "TextureBank", "draw_material", "files_of", "texture_bank"]
 
 _SIDE = 512
 """Of a texture, texels."""
@@ -110,7 +110,7 @@ def texture_bank(folder: str | None = None) -> TextureBank:
         FileNotFoundError: no such folder, or no picture in it.
     """
     drawn = [*(_page(number) for number in range(_PAGES)), *canvases().colour]
-    files = [] if folder is None else pictures_in(folder)
+    files = files_of("textures", folder)
     return TextureBank(drawn, map(_photograph, files), len(files))
 
 
@@ -154,18 +154,22 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     )
 
 
-def pictures_in(folder: str, kind: str = "textures") -> list[Path]:
-    """All pictures below a folder, in order; ``kind`` is what an error calls them.
+def files_of(
+    kind: str, folder: str | None, suffixes: Sequence[str] = _SUFFIXES, what: str = "picture"
+) -> list[Path]:
+    """All files of some suffixes below a folder, in order; none where there is no folder.
 
     Raises:
-        FileNotFoundError: no such folder, or no picture in it.
+        FileNotFoundError: no such folder, or no such file in it; the message begins with the kind.
     """
+    if folder is None:
+        return []
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{kind}: {folder}: no such folder")
-    pictures = files_below(folder, _SUFFIXES)
-    if not pictures:
-        raise FileNotFoundError(f"{kind}: {folder}: no picture in it ({', '.join(_SUFFIXES)})")
-    return pictures
+    files = files_below(folder, suffixes)
+    if not files:
+        raise FileNotFoundError(f"{kind}: {folder}: no {what} in it ({', '.join(suffixes)})")
+    return files
 
 
 def _page(number: int) -> Tensor:

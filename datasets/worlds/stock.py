@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -14,10 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from ...vision.io.images import read_image, to_bytes
-from ...vision.io.pairing import files_below
 from ...vision.io.ply import open3d
 from ..draws import Draws
-from .materials import TextureBank, pictures_in, texture_bank
+from .materials import TextureBank, files_of, texture_bank
 from .shapes import Shape
 
 __all__ = ["Stock", "fingerprint", "stock"]
@@ -75,15 +73,9 @@ def fingerprint(**folders: str | None) -> str:
 
 
 def _files(kind: str, folder: str | None) -> list[Path]:
-    if folder is None:
-        return []
-    if kind != "meshes":
-        return pictures_in(folder, kind)
-    files = files_below(folder, _SUFFIXES)
-    if not files:
-        missing = "no mesh in it" if os.path.isdir(folder) else "no such folder"
-        raise FileNotFoundError(f"meshes: {folder}: {missing} ({', '.join(_SUFFIXES)})")
-    return files
+    if kind == "meshes":
+        return files_of(kind, folder, _SUFFIXES, "mesh")
+    return files_of(kind, folder)
 
 
 def _mesh(path: Path) -> Shape:
