@@ -468,3 +468,15 @@ def test_features_of_two_types_of_which_one_is_double(autocast):
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         with pytest.raises(ValueError, match=r"torch.float32, torch.float64: convert"):
             ops.correlation(left, right.double(), 3)
+
+
+def test_shapes_without_values():
+    """On the meta device, which knows no autocast."""
+    with torch.device("meta"):
+        image, flow = torch.empty(1, 4, 3, 9), torch.empty(1, 2, 3, 9)
+        lines = torch.empty(1, 2, 2, 3, 9), torch.empty(1, 2, 2, 3, 9), flow
+        faces, weight = torch.empty(1, 8, 4), torch.empty(5, 4, 4)
+    assert ops.correlation(image, image, 6).shape == (1, 6, 3, 9)
+    assert ops.mesh_convolution(faces, weight).shape == (1, 2, 5)
+    found = ops.epipolar_correlation(image, [image[:, None].expand(-1, 2, -1, -1, -1)], *lines, 1)
+    assert found.shape == (1, 2, 3, 3, 9)
