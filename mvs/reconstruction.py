@@ -164,29 +164,24 @@ def reconstruct(
         (out / file).unlink(missing_ok=True)
     write_json(out / "summary.json", summary)
     if classical:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what there is to say of the scene was said
-            try:
-                other = reconstruct(
-                    MVSPredictor(PlaneSweep(), str(predictor.device)),
-                    scene,
-                    out / "classical",
-                    views=views,
-                    size=size,
-                    thresholds=thresholds,
-                    restart=restart,
-                    voxel=voxel,
-                    normals=normals,
-                    mesh=mesh,
-                    report=report,
-                )
-            except ValueError as error:
-                raise ValueError(f"{out / 'classical'}: {error}") from error
+        made = {"voxel": voxel, "normals": normals, "mesh": mesh}
+        how = {"views": views, "size": size, "thresholds": thresholds, "restart": restart, **made}
+        other = _swept(scene, out / "classical", str(predictor.device), {**how, "report": report})
         both = zip(summary["views"], other["views"], strict=True)
         agreed = {a["name"]: _agreement(a["files"][0], b["files"][0]) for a, b in both}
         summary["classical"] = {**other, "agreed": agreed}
         write_json(out / "summary.json", summary)
     return summary
+
+
+def _swept(scene: Scene, out: Path, device: str, how: dict[str, Any]) -> dict:
+    """The same by a plane sweep; what there is to say of the scene was said."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return reconstruct(MVSPredictor(PlaneSweep(), device), scene, out, **how)
+        except ValueError as error:
+            raise ValueError(f"{out}: {error}") from error
 
 
 def _earlier_results(out: Path) -> set[str]:

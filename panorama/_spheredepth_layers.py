@@ -71,7 +71,6 @@ class _ElasticFaceNorm(FaceNorm, ElasticBatchNorm2d):
 
 
 def _face_norm(channels: Width) -> nn.BatchNorm2d:
-    """A `FaceNorm`."""
     return _ElasticFaceNorm(channels) if isinstance(channels, Value) else FaceNorm(channels)
 
 
@@ -89,8 +88,8 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         in_channels: Width,
         out_channels: Width,
         *,
-        kernel: Width,
-        dilation: Width,
+        kernel: Width = 3,
+        dilation: Width = 1,
         **settings: Any,
     ) -> None:
         super().__init__(maximum(in_channels), maximum(out_channels), **settings)
@@ -143,20 +142,6 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         reads, writes = self.numbers["in_channels"], self.numbers["out_channels"]
         bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
         return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
-
-
-def _mesh_conv(
-    in_channels: Width,
-    out_channels: Width,
-    *,
-    kernel: Width = 3,
-    dilation: Width = 1,
-    **settings: Any,
-) -> MeshConv:
-    """A `MeshConv`; `settings` are its other arguments."""
-    numbers = in_channels, out_channels, kernel, dilation
-    layer: Callable[..., MeshConv] = _ElasticMeshConv if is_elastic(numbers) else MeshConv
-    return layer(in_channels, out_channels, kernel=kernel, dilation=dilation, **settings)
 
 
 def _conv_use(conv: MeshConv, level: Width) -> Use:
@@ -241,11 +226,12 @@ class ConvNorm(nn.Module):
         pattern: Pattern,
         *,
         stride: int = 1,
-        bias: bool = False,
         relu: bool = True,
     ) -> None:
         super().__init__()
-        self.conv = _mesh_conv(in_channels, out_channels, stride=stride, bias=bias, **pattern)
+        numbers = in_channels, out_channels, *pattern.values()
+        layer: Callable[..., MeshConv] = _ElasticMeshConv if is_elastic(numbers) else MeshConv
+        self.conv = layer(in_channels, out_channels, stride=stride, bias=False, **pattern)
         self.norm: nn.Module = _face_norm(out_channels)
         self.relu = relu
 

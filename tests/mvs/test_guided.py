@@ -9,6 +9,7 @@ import vizoo
 from vizoo.mvs.classical import PlaneSweep, plane_sweep
 from vizoo.mvs.dispmvs import start_from
 from vizoo.mvs.guided import Guided
+from vizoo.nas.supernet import activate, search_space
 
 NAMES = ("images", "intrinsics", "extrinsics", "depth_range")
 
@@ -63,9 +64,17 @@ def test_the_faster_form_and_the_predictor_give_the_same(textured_views):
     torch.testing.assert_close(torch.from_numpy(result.depth), depth, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["dispmvs_tiny", "dispmvs_elastic"])
-def test_a_batch_of_two_is_two_of_one(textured_views, name):
-    net = vizoo.create_model(name).eval()
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("dispmvs_tiny", {"coarse_iterations": 2, "fine_iterations": 1}),
+        ("dispmvs_elastic", {"feature_width": 4}),
+    ],
+)
+def test_a_batch_of_two_is_two_of_one(textured_views, name, settings):
+    net = vizoo.create_model(name, **settings).eval()
+    if name == "dispmvs_elastic":
+        activate(net, search_space(net).smallest())  # of two views
     views = [view.expand(2, *view.shape[1:]).clone() for view in views_of(textured_views)]
     views[3][1] *= 2
     with torch.no_grad():
