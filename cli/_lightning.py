@@ -55,12 +55,7 @@ class VizooCLI(LightningCLI):
         return {self._command: LightningCLI.subcommands()[self._command]}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse, then compare the checkpoint's hyper-parameters with the ones given.
-
-        Raises:
-            ValueError: they differ; the message names each key. Or it is the ``best`` one.
-            FileNotFoundError: no such checkpoint.
-        """
+        """Parse, and refuse a checkpoint whose hyper-parameters differ from the ones given."""
         self.config = parser.parse_args(args)
         options = self.config[self.config.subcommand]
         checkpoint = options.get("ckpt_path")
@@ -92,11 +87,7 @@ class VizooCLI(LightningCLI):
                 options[key] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> lightning.pytorch.Trainer:
-        """Leave out what is switched off; show epochs, lines and the model in our own way.
-
-        Raises:
-            ValueError: the checkpoint is the ``last`` one, and every run has a folder of its own.
-        """
+        """Leave out what is switched off; show epochs, lines and the model in our own way."""
         options = self.config_init[self.subcommand]["trainer"]
         if options.get("enable_checkpointing") is False:
             callbacks = self.trainer_defaults["callbacks"]

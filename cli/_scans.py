@@ -22,11 +22,8 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
     A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
     folders are searched for such. Several DICOM files of one folder stand for the folder. Results
     of this command and the masks of `vizoo scans` are passed over, and so, with a warning, are
-    folders found by searching whose DICOM files hold no CT slices.
-
-    Args:
-        words: what was typed.
-        skip: a folder that is not searched, as it holds results.
+    folders found by searching whose DICOM files hold no CT slices. The folder `skip`, which holds
+    results, is not searched.
     """
     every: list[Path] = []
     for word in words:

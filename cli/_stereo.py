@@ -73,11 +73,7 @@ def add_calibration(parser: argparse.ArgumentParser) -> None:
 def rectify_frames(
     args: argparse.Namespace, sequence: StereoSequence
 ) -> tuple[Rectifier | None, StereoCalibration | None]:
-    """Rectify the frames of a sequence, where that was asked for.
-
-    Returns:
-        What does so, and the calibration of the pairs that come, where it is known.
-    """
+    """What rectifies frames, if asked for, and the calibration of the pairs that come, if known."""
     from ..datasets.stereo.calibration import scaling_notes
     from ..stereo.captures import without_secrets
 

@@ -56,6 +56,7 @@ def number(text: str, fits: Callable[[float], bool], wanted: str) -> float:
 
 
 share = partial(number, fits=lambda value: 0 <= value <= 1, wanted="from 0 to 1")
+seconds = partial(number, fits=lambda value: 0 <= value < math.inf, wanted="a time")
 positive = partial(number, fits=lambda value: 0 < value < math.inf, wanted="above 0")
 
 

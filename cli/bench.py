@@ -8,7 +8,7 @@ from typing import Any
 
 from ..common.devices import DTYPES, choose_device
 from ..common.quantities import show_joules
-from ._work import check_least, parse_size
+from ._work import check_least, parse_size, seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, help="CPU threads (default: PyTorch's own choice)")
     parser.add_argument(
-        "--seconds", type=float, default=5.0, help="how long to measure each (default 5)"
+        "--seconds", type=seconds, default=5.0, help="how long to measure each (default 5)"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of lines")
 
@@ -35,8 +35,6 @@ def run(args: argparse.Namespace) -> int:
 
     height, width = parse_size(args.size or "384x1280")
     check_least(args, batch=1, threads=1)
-    if not 0 <= args.seconds < float("inf"):
-        raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     device = choose_device(args.device)
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -10,6 +10,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from ._work import check_least, parse_size
+
 if TYPE_CHECKING:
     from ..nas.distributed.schedule.link import Link
 
@@ -48,13 +50,10 @@ def run(args: argparse.Namespace) -> int:
     from ..nas.distributed.schedule.ways import compare_ways
     from ..vision.hub.create import create_model
     from ..vision.inputs import example_inputs
-    from ._work import parse_size
 
-    if args.batch < 1 or args.steps < 1 or args.rank < 1 or not 0 < args.density <= 1:
-        raise ValueError(
-            f"--batch {args.batch}, --steps {args.steps}, --rank {args.rank}: at least 1; "
-            f"--density {args.density}: more than 0 and at most 1"
-        )
+    check_least(args, batch=1, steps=1, rank=1, processes=2)
+    if not 0 < args.density <= 1:
+        raise ValueError(f"--density {args.density}: more than 0 and at most 1")
     link = _link(args)
     height, width = parse_size(args.input)
     device = choose_device(args.device)
@@ -87,9 +86,7 @@ def _link(args: argparse.Namespace) -> Link:
     from pathlib import Path
 
     from ..nas.distributed.schedule.link import LINKS, Link
-    from ._work import check_least
 
-    check_least(args, processes=2)
     given = args.alpha is not None, args.beta is not None
     if args.link is None and not all(given):
         raise ValueError("give the link: --link, or --alpha and --beta")

@@ -9,8 +9,6 @@ from typing import Any
 
 from ..vision.configs.builtin import list_configs
 
-__all__ = ["add_arguments", "run", "script"]
-
 _SHELLS = ("bash", "zsh", "tcsh")
 _INSTALL = """\
 To install, run the line of your shell and open a new one:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ..classification.ensemble_file import EnsembleFile
     from ..datasets.mixture import LabelledSamples
 
-_METHODS = ("mean", "weighted", "vote", "stacking")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -36,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         default="mean",
-        choices=_METHODS,
+        choices=("mean", "weighted", "vote", "stacking"),
         help="mean of the probabilities (default); weighted mean; vote; stacking: a logistic "
         "regression on all members",
     )

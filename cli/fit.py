@@ -49,16 +49,10 @@ seed: 0 unless --seed_everything says otherwise (true: a random one).
 
 
 def run(args: list[str]) -> int:
-    """Run one subcommand.
-
-    Args:
-        args: the subcommand's name and its arguments, as typed.
+    """Run one subcommand, by its name and arguments as typed.
 
     Returns:
         0, or 130 after an interrupt and 143 after SIGTERM.
-
-    Raises:
-        ValueError: whatever the user can put right, in one line.
     """
     if len(args) == 1:
         raise ValueError(

@@ -25,8 +25,6 @@ from ._work import check_apart, check_folder, check_least, warn
 if TYPE_CHECKING:
     from ..classification.image_infer import ImagePredictor, ImageResult, PreparedImage
 
-_SILENT = "no box above the threshold: the class says nothing"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -97,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
         seconds = (time.perf_counter() - started) / len(prepared)
         items = []
         for name, result in zip(prepared, results, strict=True):
-            notes = [] if result.answered else [_SILENT]
+            silent = "no box above the threshold: the class says nothing"
+            notes = [] if result.answered else [silent]
             files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
             told = {**result.summary(), **facts}
             told |= {"truth": truth[name]} if name in truth else {}

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ._supernets import add_conditions, set_up
-from ._work import check_file, check_least
+from ._work import check_file, check_least, seconds
 from .latency_show import lines, summary
 
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--held-out", type=int, default=20, help="more subnets to find their error (default 20)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=1.0, help="for each subnet, at least (default 1)"
+        "--seconds", type=seconds, default=1.0, help="for each subnet, at least (default 1)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the choice of subnets (default 0)")
     parser.add_argument(
@@ -41,8 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Measure, write and show the table."""
     check_least(args, samples=8, held_out=2)
-    if not 0 <= args.seconds < float("inf"):
-        raise ValueError(f"--seconds {args.seconds:g}: must be a time")
     out = Path(args.out)
     check_file(out, ".json", "a table is")
 

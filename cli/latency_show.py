@@ -11,10 +11,6 @@ from ..common.quantities import show_joules, show_quantity
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
 
-__all__ = ["add_arguments", "lines", "run", "summary"]
-
-_SHOWN = 8
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -59,7 +55,7 @@ def summary(table: LatencyTable) -> dict[str, Any]:
         "errors": {name: value.to_json() for name, value in errors.items()},
         "operators": len(table.entries),
         "not_measured_alone": [key for key, value in table.entries.items() if value is None],
-        "dearest_operators": dict(dearest[:_SHOWN]),
+        "dearest_operators": dict(dearest[:8]),
     }
 
 

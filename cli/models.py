@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
     from ..vision.hub.registry import ModelEntry
 
-__all__ = ["add_arguments", "describe", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ..nas.tabular import Tabular
     from ..vision.subnets.ranking import Ranked
 
-_BENCHMARKS = ("nasbench201", "mbnet")
 _SAMPLES = 200
 
 
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--benchmark",
-        choices=_BENCHMARKS,
+        choices=("nasbench201", "mbnet"),
         help="the space of --truth, whose best 1 %% are ranked beside a sample",
     )
     parser.add_argument(

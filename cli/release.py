@@ -98,8 +98,9 @@ def run(args: argparse.Namespace) -> int:
         reach=args.reach,
         dtype=getattr(torch, args.dtype) if args.dtype else None,
     )
-    again = from_pretrained(args.out)
-    if args.dtype is None and not _equal(net, again):
+    state, read = net.state_dict(), from_pretrained(args.out).state_dict()
+    same = state.keys() == read.keys() and all(state[key].equal(read[key]) for key in state)
+    if args.dtype is None and not same:
         raise OSError(f"{args.out}: what was written differs from {args.source}: a faulty disk?")
     sources = list(args.mirror)
     if args.push:
@@ -154,8 +155,3 @@ def _pair(text: str, option: str) -> tuple[str, Any]:
         return key, json.loads(value if equals and key else "")
     except ValueError as error:
         raise ValueError(f"{option} {text}: write KEY=VALUE, the value as JSON") from error
-
-
-def _equal(one: Any, other: Any) -> bool:
-    first, second = one.state_dict(), other.state_dict()
-    return first.keys() == second.keys() and all(first[k].equal(second[k]) for k in first)

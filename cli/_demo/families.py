@@ -13,8 +13,6 @@ from ...vision.viz.page import Picture
 if TYPE_CHECKING:
     from .pair import Sample
 
-__all__ = ["Card", "family_cards"]
-
 _ROOM: dict[str, Any] = {"layouts": ("room",), "floating": 0, "photometric": False}
 _UNTRAINED = "No trained weights come with this version: this is a generated input and its truth."
 

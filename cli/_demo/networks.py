@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ...nas.space import Architecture
     from ...vision.hub.record import WeightsRecord
 
-__all__ = ["Candidate", "Weights", "candidates", "choose", "open_weights"]
-
 _SIZES = ("large subnet", "middle subnet", "small subnet")
 _SCENES, _BATCH, _HEIGHT, _WIDTH, _SEED = 16, 4, 192, 384, 7  # for batch normalisation
 

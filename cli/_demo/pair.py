@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from ...stereo.result import StereoResult
     from .networks import Candidate, Weights
 
-__all__ = ["Finding", "Sample", "generated_sample", "own_sample", "scores", "show_all"]
-
-_CLASSICAL = "StereoSGBM (OpenCV)"
 _ROOM: dict[str, Any] = {
     "height": 540,
     "width": 960,
@@ -196,8 +193,8 @@ def show_all(
         known = (candidate.name, result, timing, scores(sample, result))
         costs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
         findings.append(Finding(*known, candidate.weights, candidate.architecture, *costs))
-    classical = Finding(_CLASSICAL, results[-1], timings[-1], scores(sample, results[-1]))
-    return [*findings, classical]
+    classical = results[-1], timings[-1], scores(sample, results[-1])
+    return [*findings, Finding("StereoSGBM (OpenCV)", *classical)]
 
 
 def scores(sample: Sample, result: StereoResult) -> dict[str, float]:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .subnets import Subnet
     from .training import Training
 
-__all__ = ["make_page"]
-
 _DOCS = Path(__file__).parents[2] / "docs"
 _GUIDES = {
     "stereo": "a pair of your own",

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from ...vision.subnets import best
     from .pair import Sample
 
-__all__ = ["SUPERNET", "Subnet", "cut_subnets"]
-
 SUPERNET = "easnet_scaled"
 _GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less than times scatter
 

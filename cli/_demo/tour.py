@@ -27,8 +27,6 @@ from .report import make_page
 from .subnets import cut_subnets
 from .training import test, train
 
-__all__ = ["show_pair", "show_tour"]
-
 _Tell = Callable[[str], None]
 
 _SEED = 42

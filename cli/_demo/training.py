@@ -14,8 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONFIG", "Training", "test", "train"]
-
 CONFIG = "stereo/fadnet_demo.yaml"
 _LOSS, _ERROR = "train/loss", "val/epe"
 _LOOK = 0.5  # seconds between looks at how far the training is

@@ -10,8 +10,6 @@ import numpy as np
 
 from ...vision.viz.cloud import points_ahead
 
-__all__ = ["cloud_view"]
-
 
 def cloud_view(
     points: np.ndarray,

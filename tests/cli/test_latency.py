@@ -184,7 +184,7 @@ def test_int8(capsys, monkeypatch):
         (("--device", "nowhere"), "device 'nowhere' cannot be used here"),
         (("--threads", "0"), "--threads 0: must be at least 1"),
         (("--samples", "3"), "--samples 3: must be at least 8"),
-        (("--seconds", "-1"), "--seconds -1: must be a time"),
+        (("--seconds", "-1"), "--seconds: '-1' is not a time"),
         (("--out", "table.txt"), "--out table.txt: a table is written as .json"),
         (("--out", "/dev/null/table.json"), "--out /dev/null: /dev/null is a file; name a folder"),
     ],

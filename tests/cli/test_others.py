@@ -80,7 +80,7 @@ def test_bench_tells_energy(capsys, energy_counter):
         (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
         (["fadnet_plus_micro", "--size", "big"], "--size big: give"),
         (["."], ".: is a folder"),
-        (["fadnet_plus_micro", "--seconds", "nan"], "--seconds nan: must be a time"),
+        (["fadnet_plus_micro", "--seconds", "nan"], "--seconds: 'nan' is not a time"),
     ],
 )
 def test_bench_errors(capsys, words, says):
