@@ -18,7 +18,6 @@ __all__ = [
     "choice_name",
     "convert_published",
     "published_architecture",
-    "published_encoding",
 ]
 
 
@@ -89,11 +88,6 @@ def published_architecture(
             )
         values[choice_name(plan, number)] = _ENCODED[code]
     return Architecture(values)
-
-
-def published_encoding(architecture: Mapping[str, object]) -> list[int]:
-    """The encoding of an architecture; a skip is 8."""
-    return [_ENCODED.index(operation) for operation in architecture.values()]
 
 
 _RENAMES = (

@@ -18,13 +18,13 @@ that they keep the variance, since no normalisation follows them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..nas.space import Architecture, Choice, SearchSpace
+from ..nas.space import Choice
 from ..vision.fused import FusedConv3d, fold_batch_norm
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
@@ -36,9 +36,8 @@ from ._covidnet3d_published import (
     choice_name,
     convert_published,
     published_architecture,
-    published_encoding,
 )
-from .spaces._searched import searched_operation
+from .spaces._searched import operations, searched_operation
 
 __all__ = [
     "CovidNet3D",
@@ -47,7 +46,6 @@ __all__ = [
     "covidnet3d_s",
     "covidnet3d_tiny",
     "published_architecture",
-    "published_encoding",
 ]
 
 _EPS = 1e-3
@@ -81,8 +79,16 @@ class _ConvNorm(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        limit = 6.0 if isinstance(self.activation, nn.ReLU6) else None
-        return _FusedConvNorm(self.conv, self.norm, limit, dtype)
+        weight, bias = fold_batch_norm(self.conv.weight, None, self.norm)
+        return FusedConv3d(
+            weight,
+            bias,
+            stride=self.conv.stride[0],
+            padding=cast("tuple[int, ...]", self.conv.padding)[0],
+            groups=self.conv.groups,
+            limit=6.0 if isinstance(self.activation, nn.ReLU6) else None,
+            dtype=dtype,
+        )
 
 
 class _Doubled(nn.Module):
@@ -118,7 +124,11 @@ class _Cell(nn.Module):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return _FusedCell(self.calibrate, self.operation, dtype)
+        conv, operation = self.calibrate, self.operation
+        if isinstance(operation, InvertedResidual):
+            operation = _FusedInvertedResidual(operation, dtype)
+        fused = FusedConv3d(conv.weight, conv.bias, stride=conv.stride[0], dtype=dtype)
+        return nn.Sequential(fused, operation)
 
 
 class CovidNet3D(nn.Module):
@@ -126,39 +136,28 @@ class CovidNet3D(nn.Module):
 
     Args:
         plan: cells, strides and widths of the stages.
+        choices: of each cell's operation; names of operations for one subnet.
         classes: outputs.
-        identity: whether the published identity is among the operations too.
-        operations: of the cells, to build that subnet alone; None for the supernet.
 
     Raises:
-        ValueError: fewer than two classes, or operations that are unknown, or too many or too few.
+        ValueError: fewer than two classes.
     """
 
     output_names = ("logits",)
 
-    def __init__(
-        self,
-        plan: Plan,
-        *,
-        classes: int = 2,
-        identity: bool = False,
-        operations: Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, plan: Plan, choices: Sequence[Choice | str], classes: int = 2) -> None:
         super().__init__()
         if classes < 2:
             raise ValueError(f"a classifier needs two classes or more, not {classes}")
-        if operations is not None and len(operations) != plan.total:
-            raise ValueError(f"{plan.total} operations are needed, not {len(operations)}")
         self.stem = _ConvNorm(1, _STEM, 3, 2)
         self.first = _inverted_residual(_STEM, _FIRST, 3, 1, residual=False)
-        choices, stages, channels, number = _choices(plan, identity), [], _FIRST, 0
+        stages, channels, number = [], _FIRST, 0
         for width, count, stride in zip(plan.widths, plan.cells, plan.strides, strict=True):
             cells = []
             for index in range(count):
                 step = stride if index == 0 else 1
                 residual = step == 1 and channels == width
-                choice = choices[number] if operations is None else operations[number]
-                operation = searched_operation(choice, _operation, width, residual)
+                operation = searched_operation(choices[number], _operation, width, residual)
                 cells.append(_Cell(Calibration(channels, width, step), operation))
                 channels, number = width, number + 1
             stages.append(nn.Sequential(*cells))
@@ -198,48 +197,13 @@ class CovidNet3D(nn.Module):
         return net
 
 
-class _FusedConvNorm(nn.Module):
-    """A `_ConvNorm` for inference: batch norm folded, activation and residual in it."""
-
-    def __init__(
-        self, conv: nn.Conv3d, norm: nn.BatchNorm3d, limit: float | None, dtype: torch.dtype
-    ) -> None:
-        super().__init__()
-        weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
-        self.conv = FusedConv3d(
-            weight,
-            bias,
-            stride=conv.stride[0],
-            padding=cast("tuple[int, ...]", conv.padding)[0],
-            groups=conv.groups,
-            limit=limit,
-            dtype=dtype,
-        )
-
-    def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        return self.conv(x, add)
-
-
-class _FusedCell(nn.Module):
-    """A `_Cell` of one operation, likewise."""
-
-    def __init__(self, conv: nn.Conv3d, operation: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        bias = cast(Tensor, conv.bias)
-        self.calibrate = FusedConv3d(conv.weight, bias, stride=conv.stride[0], dtype=dtype)
-        if isinstance(operation, InvertedResidual):
-            operation = _FusedInvertedResidual(operation, dtype)
-        self.operation = operation
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.operation(self.calibrate(x))
-
-
 class _FusedInvertedResidual(nn.Module):
+    """For inference, with the input's addition in the last convolution."""
+
     def __init__(self, block: InvertedResidual, dtype: torch.dtype) -> None:
         super().__init__()
         self.expand, self.depthwise, self.project = (
-            cast("Callable[[torch.dtype], _FusedConvNorm]", layer.fused)(dtype)
+            cast("_ConvNorm", layer).fused(dtype)
             for layer in (block.expand, block.depthwise, block.project)
         )
         self.residual = block.residual
@@ -285,12 +249,6 @@ def _inverted_residual(
     return InvertedResidual(expand, depthwise, project, residual)
 
 
-def _choices(plan: Plan, identity: bool) -> list[Choice]:
-    """The choice of each cell, smallest operation first."""
-    values = ("skip", *(("identity",) if identity else ()), *CONVOLUTIONS)
-    return [Choice(choice_name(plan, number), values) for number in range(plan.total)]
-
-
 def _build(
     name: str,
     classes: int,
@@ -301,16 +259,12 @@ def _build(
     plan = PLANS[name]
     if encoding is not None and subnet is not None:
         raise ValueError("give either an encoding or a subnet, not both")
-    if encoding is None and subnet is None:
-        return CovidNet3D(plan, classes=classes, identity=identity)
     if encoding is not None:
-        architecture = published_architecture(encoding, plan)
-    else:
-        architecture = Architecture.from_json(subnet)
-    # Both kinds of operations, so that a subnet says itself what it is.
-    architecture = SearchSpace(_choices(plan, True)).validate(architecture)
-    operations = cast("list[str]", list(architecture.values()))
-    return CovidNet3D(plan, classes=classes, operations=operations)
+        subnet = published_architecture(encoding, plan).to_json()
+    # A subnet says itself whether it has the published identity.
+    values = ("skip", *(("identity",) if identity or subnet else ()), *CONVOLUTIONS)
+    known = (Choice(choice_name(plan, number), values) for number in range(plan.total))
+    return CovidNet3D(plan, list(operations(known, subnet).values()), classes)
 
 
 @register_model(task="classification")

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from ...nas import elastic
-from ...nas.space import Choice
+from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.values import Value
 from ...vision.layers import ConvNorm, InvertedResidual, check_images
 
-__all__ = ["SearchedClassifier", "inverted_residual", "rounded", "searched_operation"]
+__all__ = ["SearchedClassifier", "inverted_residual", "operations", "rounded", "searched_operation"]
+
+
+def operations(
+    choices: Iterable[Choice], subnet: Mapping[str, Any] | None
+) -> dict[str, Choice | str]:
+    """By the name of each choice itself, or the operation that a subnet, as JSON, has there.
+
+    Raises:
+        ValueError: it is no subnet of these choices.
+    """
+    known: dict[str, Any] = {choice.name: choice for choice in choices}
+    if subnet is None:
+        return known
+    architecture = SearchSpace(known.values()).validate(Architecture.from_json(subnet))
+    return dict(cast("Mapping[str, str]", architecture))
 
 
 def searched_operation(

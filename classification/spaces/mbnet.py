@@ -6,16 +6,16 @@ residuals. Accuracies are read by `vizoo.nas.tabular.mbnet`, whose search space 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import Any
 
 from torch import Tensor, nn
 
-from ...nas.space import Architecture, Choice, SearchSpace
+from ...nas.space import Choice
 from ...nas.tabular import BLOCK_OPERATIONS
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._searched import SearchedClassifier, inverted_residual, searched_operation
+from ._searched import SearchedClassifier, inverted_residual, operations, searched_operation
 
 __all__ = ["MBNet", "mbnet"]
 
@@ -28,17 +28,16 @@ class MBNet(SearchedClassifier):
 
     Args:
         classes: outputs.
-        operations: of the blocks, for one network; None for the supernet.
+        subnet: of the one network; None for the supernet.
 
     Raises:
-        ValueError: fewer than two classes, or another number of operations than blocks.
+        ValueError: fewer than two classes, or no subnet of this space.
     """
 
-    def __init__(self, classes: int = 10, operations: Sequence[str] | None = None) -> None:
+    def __init__(self, classes: int = 10, subnet: Mapping[str, Any] | None = None) -> None:
         super().__init__(classes)
-        choices = _choices() if operations is None else list(operations)
-        if len(choices) != sum(_BLOCKS):
-            raise ValueError(f"{sum(_BLOCKS)} operations are needed, not {len(choices)}")
+        known = [Choice(f"blocks.{index}", BLOCK_OPERATIONS) for index in range(sum(_BLOCKS))]
+        choices = list(operations(known, subnet).values())
         self.stem = ConvNorm(3, _STEM, 3, activation=nn.ReLU)
         blocks: list[nn.Module] = []
         channels = _STEM
@@ -64,14 +63,7 @@ def _operation(name: str, in_channels: int, channels: int, stride: int) -> nn.Mo
     return inverted_residual(in_channels, channels, kernel, ratio, stride)
 
 
-def _choices() -> list[Choice]:
-    return [Choice(f"blocks.{index}", BLOCK_OPERATIONS) for index in range(sum(_BLOCKS))]
-
-
 @register_model(task="classification")
 def mbnet(*, classes: int = 10, subnet: Mapping[str, Any] | None = None) -> MBNet:
     """MBNet: the supernet of 6,561 networks, or one of them."""
-    if subnet is None:
-        return MBNet(classes)
-    architecture = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return MBNet(classes, cast("list[str]", list(architecture.values())))
+    return MBNet(classes, subnet)

@@ -16,11 +16,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...nas.space import Architecture, Choice, SearchSpace
+from ...nas.space import Choice
 from ...nas.tabular import CELL_EDGES, CELL_OPERATIONS, cell_architecture
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._searched import SearchedClassifier, searched_operation
+from ._searched import SearchedClassifier, operations, searched_operation
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
 
@@ -51,10 +51,10 @@ class Cell(nn.Module):
     An edge has the choice of its operation, or an operation's name.
     """
 
-    def __init__(self, channels: int, operations: Mapping[str, Choice | str]) -> None:
+    def __init__(self, channels: int, choices: Mapping[str, Choice | str]) -> None:
         super().__init__()
         self.edges = nn.ModuleDict()
-        for edge, choice in operations.items():
+        for edge, choice in choices.items():
             self.edges[edge] = searched_operation(choice, _operation, channels)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,10 +86,10 @@ class NASBench201(SearchedClassifier):
         classes: outputs.
         channels: of the first stage; each of the other two has twice as many as the one before.
         cells: of a stage.
-        operations: edge to operation, for one cell's network; None for the supernet.
+        subnet: of one cell's network; None for the supernet.
 
     Raises:
-        ValueError: fewer than two classes, or no channels or cells.
+        ValueError: fewer than two classes, no channels or cells, or no subnet of this space.
     """
 
     def __init__(
@@ -97,12 +97,13 @@ class NASBench201(SearchedClassifier):
         classes: int = 10,
         channels: int = 16,
         cells: int = 5,
-        operations: Mapping[str, str] | None = None,
+        subnet: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(classes)
         if channels < 1 or cells < 1:
             raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
-        choices: Mapping[str, Choice | str] = operations or {e: _choice(e) for e in CELL_EDGES}
+        known = (Choice(f"edges.{edge}", CELL_OPERATIONS) for edge in CELL_EDGES)
+        choices = dict(zip(CELL_EDGES, operations(known, subnet).values(), strict=True))
         self.stem = ConvNorm(3, channels, 3)
         layers: list[nn.Module] = []
         for width in (channels, 2 * channels, 4 * channels):
@@ -124,10 +125,6 @@ def _operation(name: str, channels: int) -> nn.Module:
     if name.startswith("nor_conv"):
         return _ReLUConvNorm(channels, channels, int(name[-1]))
     return Zero() if name == "none" else nn.Identity()
-
-
-def _choice(edge: str) -> Choice:
-    return Choice(f"edges.{edge}", CELL_OPERATIONS)
 
 
 def convert_published(state: Mapping[str, Tensor]) -> tuple[str, dict[str, Any], dict[str, Tensor]]:
@@ -188,11 +185,6 @@ def nasbench201(
     """NASBench-201: the supernet, the network of a cell (`|none~0|+|none~0|…`), or a subnet."""
     if cell is not None and subnet is not None:
         raise ValueError("give either a cell or a subnet, not both")
-    architecture = None if cell is None else cell_architecture(cell)
-    if subnet is not None:
-        architecture = Architecture.from_json(subnet)
-    if architecture is None:
-        return NASBench201(classes, channels, cells)
-    architecture = SearchSpace(map(_choice, CELL_EDGES)).validate(architecture)
-    operations = {edge: str(architecture[f"edges.{edge}"]) for edge in CELL_EDGES}
-    return NASBench201(classes, channels, cells, operations)
+    if cell is not None:
+        subnet = cell_architecture(cell).to_json()
+    return NASBench201(classes, channels, cells, subnet)

@@ -8,14 +8,20 @@ agree it may be skipped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor, nn
 
-from ...nas.space import Architecture, Choice, SearchSpace
+from ...nas.space import Choice
 from ...vision.hub.registry import register_model
 from ...vision.layers import ConvNorm
-from ._searched import SearchedClassifier, inverted_residual, rounded, searched_operation
+from ._searched import (
+    SearchedClassifier,
+    inverted_residual,
+    operations,
+    rounded,
+    searched_operation,
+)
 
 __all__ = ["Proxyless", "proxyless"]
 
@@ -33,19 +39,19 @@ class Proxyless(SearchedClassifier):
     Args:
         classes: outputs.
         width: factor of all channels but the last 1,280, rounded to multiples of 8.
-        operations: choice's name to operation, for one network; None for the supernet.
+        subnet: of the one network; None for the supernet.
 
     Raises:
-        ValueError: fewer than two classes, or a width that is not positive.
+        ValueError: fewer than two classes, a width that is not positive, or no such subnet.
     """
 
     def __init__(
-        self, classes: int = 1000, width: float = 1.0, operations: Mapping[str, str] | None = None
+        self, classes: int = 1000, width: float = 1.0, subnet: Mapping[str, Any] | None = None
     ) -> None:
         super().__init__(classes)
         if width <= 0:
             raise ValueError(f"width {width} must be more than 0")
-        choices: Mapping[str, Choice | str] = operations or {c.name: c for c in _choices()}
+        choices = operations(_choices(), subnet)
         stem, channels = rounded(_STEM * width), rounded(_FIRST * width)
         self.stem = ConvNorm(3, stem, 3, 2, **_SAME)
         self.first = inverted_residual(stem, channels, 3, 1, **_SAME)
@@ -92,7 +98,4 @@ def proxyless(
     *, classes: int = 1000, width: float = 1.0, subnet: Mapping[str, Any] | None = None
 ) -> Proxyless:
     """ProxylessNAS: the supernet, or a subnet; the published networks have width 1.4."""
-    if subnet is None:
-        return Proxyless(classes, width)
-    architecture = SearchSpace(_choices()).validate(Architecture.from_json(subnet))
-    return Proxyless(classes, width, cast("Mapping[str, str]", architecture))
+    return Proxyless(classes, width, subnet)
