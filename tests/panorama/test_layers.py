@@ -214,7 +214,7 @@ def test_norm_is_that_of_all_faces(shape, dtype):
 
 @pytest.mark.parametrize("kind", ["conv", "linear"])
 def test_folding_the_norm_changes_nothing(kind):
-    net = ConvNorm(3, 4, {}, bias=True)
+    net = ConvNorm(3, 4, {})
     tables = tables_of(net.conv, 1), 1
     if kind == "linear":
         net, tables = LinearNorm(3, 4), ()

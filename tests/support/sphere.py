@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
@@ -22,8 +24,14 @@ def find(points, own):
 
 def moves(matrices, level):
     """(R, F): the face to which each orthogonal matrix takes each face."""
+    return _moves(np.asarray(matrices, float).tobytes(), level)
+
+
+@functools.lru_cache(maxsize=32)
+def _moves(matrices, level):
     centres = spherical_mesh(level).centroids
-    return np.stack([find(centres @ matrix.T, centres) for matrix in matrices])
+    turned = np.einsum("rij,fj->rfi", np.frombuffer(matrices).reshape(-1, 3, 3), centres)
+    return find(turned, centres)
 
 
 def rotations():
