@@ -46,7 +46,12 @@ class Exam:
         limit: float,
     ) -> None:
         self.device, self.limit = device, limit
-        self.pairs = [(*pair.views(), _judged(*pair.views(), limit)) for pair in pairs]
+        # The third is the disparity of a matcher that learns nothing, 0 where it is not sure.
+        reach, mode = 16 * math.ceil(limit / 16), cv2.STEREO_SGBM_MODE_HH
+        self.pairs = [
+            (*views, torch.from_numpy(semi_global_matching(*views, mode, reach, fill=False)))
+            for views in (pair.views() for pair in pairs)
+        ]
         self.scenes = [scenes[index] for index in range(len(scenes))]
         self.start = self.marks(net)
 
@@ -82,9 +87,3 @@ class Exam:
         """Whether more is gained than chance would bring, and no more is lost than that."""
         lost = min(_SURE * check["generated_gain_error"], _FORGOTTEN * mean(self.start.errors))
         return check["gain"] > _SURE * check["gain_error"] and check["generated_gain"] >= -lost
-
-
-def _judged(left: Tensor, right: Tensor, limit: float) -> Tensor:
-    """Disparity (H, W) of a matcher that learns nothing, 0 where it is not sure."""
-    reach, mode = 16 * math.ceil(limit / 16), cv2.STEREO_SGBM_MODE_HH
-    return torch.from_numpy(semi_global_matching(left, right, mode, reach, fill=False))
