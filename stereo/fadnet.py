@@ -108,7 +108,7 @@ class _TwoStage(nn.Module):
         height, width = left.shape[-2:]
         pair = normalize_pair(left, right, self.normalization)
         left, right = (pad_to(view, _MULTIPLE) for view in pair)
-        finest = self._stages(left, right)[1][0]
+        finest = self._stages(*self._match(left, right))[1][0]
         return finest[:, :, finest.shape[2] - height :, :width]
 
     def forward_stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
@@ -125,12 +125,26 @@ class _TwoStage(nn.Module):
         Raises:
             ValueError: a size is no multiple of 64, or the views differ or are not RGB.
         """
+        return self.forward_volumes(left, right)[0]
+
+    def forward_volumes(
+        self, left: Tensor, right: Tensor
+    ) -> tuple[tuple[tuple[Tensor, ...], ...], list[tuple[Tensor, float]]]:
+        """As `forward_stages`, and the matching scores that they come from, for `matching_loss`.
+
+        Returns:
+            The stages; and the scores of the correlation, (B, D, H / 8, W / 8), high where the
+            match is good, with the pixels of full resolution between two candidates.
+        """
         if left.shape[-2] % _MULTIPLE or left.shape[-1] % _MULTIPLE:
             raise ValueError(
                 f"training images must have sizes that are multiples of {_MULTIPLE}, not "
                 f"{left.shape[-2]}x{left.shape[-1]}: crop or pad them (inference takes any size)"
             )
-        return self._stages(*normalize_pair(left, right, self.normalization))
+        left, right = normalize_pair(left, right, self.normalization)
+        skips, right, volume = self._match(left, right)
+        scores = volume * skips[-1].shape[1]  # the correlation is the mean over the channels
+        return self._stages(skips, right, volume), [(scores, 8.0)]
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """The network with its parts replaced by faster ones, see `inference.optimize`."""
@@ -142,11 +156,17 @@ class _TwoStage(nn.Module):
         }
         return net
 
-    def _stages(self, left: Tensor, right: Tensor) -> tuple[tuple[Tensor, ...], ...]:
+    def _match(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Tensor, Tensor]:
+        """The left image and its features, the right image, and their features' correlation."""
         left, right = self._layout(left), self._layout(right)
         features = self.extract_network(torch.cat((left, right)))
         lefts, rights = zip(*(level.chunk(2) for level in features), strict=True)
-        stage1 = self.cunet([left, *lefts], self._correlate(lefts[2], rights[2]))
+        return [left, *lefts], right, self._correlate(lefts[2], rights[2])
+
+    def _stages(
+        self, skips: list[Tensor], right: Tensor, volume: Tensor
+    ) -> tuple[tuple[Tensor, ...], ...]:
+        left, stage1 = skips[0], self.cunet(skips, volume)
         warped = self._layout(self._warp(right, stage1[0]))
         error = self._colour_error(left, warped)
         stage2 = self.dispnetres((left, right, warped, stage1[0], error), stage1)

@@ -9,6 +9,7 @@ from torch import nn
 from vizoo.nas.supernet import activate, search_space
 from vizoo.stereo._fadnet_layers import _convolve_joined, _predict_finest
 from vizoo.vision.hub.create import create_model
+from vizoo.vision.layers import normalize_pair
 
 
 @pytest.mark.parametrize("width", [4, 12])  # layer by layer; the prediction's taps multiplied in
@@ -51,3 +52,18 @@ def test_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         stages = net.forward_stages(left, right)
     assert all(p.dtype == torch.float32 and p.isfinite().all() for s in stages for p in s)
+
+
+def test_scores_are_products_of_the_features():
+    net = create_model("fadnet_plus_micro").eval()
+    left, right = torch.rand(2, 1, 3, 64, 128)
+    with torch.no_grad():
+        stages, [(scores, step)] = net.forward_volumes(left, right)
+        pair = torch.cat(normalize_pair(left, right, net.normalization))
+        of_left, of_right = net.extract_network(pair)[2]
+        plain = net.forward_stages(left, right)
+    assert step * scores.shape[-1] == 128
+    for shift in (0, 3):
+        products = (of_left[..., shift:] * of_right[..., : 16 - shift]).sum(0)
+        torch.testing.assert_close(scores[0, shift, :, shift:], products)
+    torch.testing.assert_close(stages, plain, rtol=0, atol=0)

@@ -276,12 +276,19 @@ def test_distillation_follows_the_teacher_where_truth_is_known():
     assert seen.grad.flatten().nonzero().flatten().tolist() == kept
 
 
-def test_matching_needs_scores_and_adds_their_entropy():
+def test_matching_needs_scores(monkeypatch):
+    monkeypatch.delattr("vizoo.stereo.fadnet._TwoStage.forward_volumes")
     with pytest.raises(ValueError, match="needs a network that gives its matching scores"):
         StereoTask("fadnet_plus_micro", loss="matching")
-    task = StereoTask("easnet_light", {"max_disparity": 48}, loss="matching")
-    views = torch.rand(2, 1, 3, 24, 48)
-    truth = torch.full((1, 1, 24, 48), 7.0)
+
+
+@pytest.mark.parametrize(
+    "model, size", [("easnet_light", (24, 48)), ("fadnet_plus_micro", (64, 128))]
+)
+def test_matching_adds_the_entropy_of_the_scores(model, size):
+    task = StereoTask(model, {"max_disparity": 48}, loss="matching")
+    views = torch.rand(2, 1, 3, *size)
+    truth = torch.full((1, 1, *size), 7.0)
     batch = {"left": views[0], "right": views[1], "disparity": truth, "valid": truth > 0}
     outputs = task.outputs(batch)
     entropy = matching_loss(outputs.volumes, truth, batch["valid"])
