@@ -74,7 +74,7 @@ class StereoTask(_DisparityTask):
         model_args: its architecture arguments.
         loss: `pooled` compares each scale with ground truth averaged to its size (FADNet);
             `upsampled` compares every prediction at full size (EASNet); `matching` adds to this
-            the cross-entropy of the matching scores, of a network that gives them (`forward_volumes`).
+            the cross-entropy of matching scores, of a network with `forward_volumes`.
         scale_weights: for each round the weights of the predictions, finest first if pooled, else
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
