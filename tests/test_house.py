@@ -260,15 +260,9 @@ def test_a_command_parses_calls_and_prints(root, words):
     assert text.count("\n") <= 200
     tree = ast.parse(text)
     assert [n.name for n in ast.walk(tree) if isinstance(n, ast.ClassDef)] == []
-    assigned = [
-        target
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
-        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-    ]
-    changed = [
-        t for t in assigned if isinstance(t, ast.Attribute) and ast.unparse(t.value) == "args"
-    ]
+    attributes = (n for n in ast.walk(tree) if isinstance(n, ast.Attribute))
+    stored = (n for n in attributes if not isinstance(n.ctx, ast.Load))
+    changed = [n for n in stored if ast.unparse(n.value) == "args"]
     assert changed == []
 
 
