@@ -143,7 +143,8 @@ class _TwoStage(nn.Module):
             )
         left, right = normalize_pair(left, right, self.normalization)
         skips, right, volume = self._match(left, right)
-        scores = volume * skips[-1].shape[1]  # the correlation is the mean over the channels
+        # The correlation is the mean over the channels; beyond the width is no candidate.
+        scores = volume[:, : volume.shape[-1]] * skips[-1].shape[1]
         return self._stages(skips, right, volume), [(scores, 8.0)]
 
     def fused(self, dtype: torch.dtype) -> nn.Module:

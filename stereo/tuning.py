@@ -34,6 +34,7 @@ from ..vision.hub.registry import model_info
 from ..vision.hub.weights import save_weights
 from ..vision.inference import standalone
 from ..vision.io.images import ImageLike
+from ._easnet_layers import MatchingNetwork
 from ._tuning_exam import Exam
 from ._tuning_pairs import Report, batches, divided, labelled, usable_pairs
 from .agreement import SIZES
@@ -243,7 +244,7 @@ class _Learner:
     def __init__(self, net: nn.Module, limit: float, lr: float, device: torch.device) -> None:
         arguments = dict(cast("dict[str, Any]", net.architecture))
         name = arguments.pop("name")
-        matching = hasattr(net, "forward_volumes")
+        matching = isinstance(net, MatchingNetwork)
         self.task = StereoTask(
             name, arguments, loss="matching" if matching else "pooled", max_disparity=limit
         )

@@ -1,4 +1,4 @@
-"""Losses and metrics: reference numbers, what must not count, weights; clouds and meshes."""
+"""Losses and metrics: reference numbers, what must not count, weights."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_scores_are_products_of_the_features():
         pair = torch.cat(normalize_pair(left, right, net.normalization))
         of_left, of_right = net.extract_network(pair)[2]
         plain = net.forward_stages(left, right)
-    assert step * scores.shape[-1] == 128
+    assert step * scores.shape[-1] == 128 and scores.shape[1] == 16  # no shift beyond the width
     for shift in (0, 3):
         products = (of_left[..., shift:] * of_right[..., : 16 - shift]).sum(0)
         torch.testing.assert_close(scores[0, shift, :, shift:], products)

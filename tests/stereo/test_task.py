@@ -304,7 +304,7 @@ def test_unknown_loss():
         StereoTask("fadnet_plus_micro", loss="l1")
 
 
-def test_a_supernet_is_trained_and_read_without_itsquiet_trainer(tmp_path):
+def test_a_supernet_is_trained_and_read_without_its_trainer(tmp_path):
     task = StereoTask("easnet", {"max_disparity": 48}, loss="upsampled", optimizer="adamw")
     trainer = quiet_trainer(tmp_path, max_epochs=1, limit_val_batches=1)
     wrapped = SupernetTask(task, SandwichSampler(0), distillation="in_place")
