@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from ...common.files import check_version
-from ...common.layers import evaluating
 from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..space import Choice, Scalar, SearchSpace
@@ -108,18 +107,20 @@ def convert(
         keep, depths = plan["keep"], plan["tied"]
     _check(net, widths, keep, scores or {})
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
-    supernet = copy.deepcopy(net)
-    with evaluating(supernet):
-        conversion = _Conversion(supernet, inputs, keep, depths)
-        if plan is None:
-            made = conversion.tried(conversion.plan(widths, kernels, scores))
-        else:
-            made = conversion.planned(plan)
-        build(supernet, conversion.layers.values(), conversion.classes, made)
+    modes = {name: module.training for name, module in net.named_modules()}
+    supernet = copy.deepcopy(net).eval()
+    conversion = _Conversion(supernet, inputs, keep, depths)
+    if plan is None:
+        made = conversion.tried(conversion.plan(widths, kernels, scores))
+    else:
+        made = conversion.planned(plan)
+    build(supernet, conversion.layers.values(), conversion.classes, made)
     fixed = plan["fixed"] if plan else {**conversion.staying(made), **conversion.fixed}
     if not made.choices:
         first = "; ".join(f"{name}: {why}" for name, why in list(fixed.items())[:4])
         raise ValueError(f"nothing of {type(net).__name__} can be elastic: {first or 'no layers'}")
+    for name, module in supernet.named_modules():
+        module.training = modes[name]
     return Converted(supernet, search_space(supernet), fixed, conversion.to_json(made, fixed))
 
 
@@ -337,5 +338,5 @@ def _pattern(name: str) -> str:
 
 
 def _told(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
+    lines = str(error).strip().splitlines()
+    return f"{lines[0] if lines else type(error).__name__}"[:300]

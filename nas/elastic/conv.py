@@ -32,7 +32,6 @@ from .base import (
     parts,
     take,
 )
-from .sliced import Sliced, Slices
 
 __all__ = ["Conv2d", "Conv3d", "ConvTranspose2d", "ConvTranspose3d"]
 __all__ += ["ElasticConv2d", "ElasticConv3d", "ElasticConvTranspose2d", "ElasticConvTranspose3d"]
@@ -268,27 +267,44 @@ class ElasticConvTranspose3d(_ElasticConvTranspose, nn.ConvTranspose3d):
     dims, plain, run = 3, nn.ConvTranspose3d, staticmethod(F.conv_transpose3d)
 
 
-class ElasticLinear(Sliced, nn.Linear):
-    """What `Linear` returns where a number depends on a choice."""
+class _LinearSettings(NamedTuple):
+    in_features: int
+    out_features: int
+    rows: tuple[Part, ...]
+    columns: tuple[Part, ...]
 
-    plain = nn.Linear
+
+class ElasticLinear(ElasticModule, nn.Linear):
+    """What `Linear` returns where a number depends on a choice."""
 
     def __init__(self, in_features: Value | int, out_features: Value | int, *rest: Any) -> None:
         super().__init__(maximum(in_features), maximum(out_features), *rest)
         self.set_numbers(in_features=in_features, out_features=out_features)
 
-    def settings(self, architecture: Setting) -> Slices:
+    def settings(self, architecture: Setting) -> _LinearSettings:
         """The active features and where they lie."""
         n_in, n_out = (number_of(value, architecture) for value in self.numbers.values())
         columns, rows = (parts(value, architecture) for value in self.numbers.values())
-        bias = {} if self.bias is None else {"bias": ((0, rows),)}
-        sizes = {"in_features": n_in, "out_features": n_out}
-        return Slices({"weight": ((0, rows), (1, columns)), **bias}, sizes, n_in)
+        return _LinearSettings(n_in, n_out, rows, columns)
+
+    def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:
+        # Contiguous, so that the product is computed alike here and in the extracted layer.
+        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
+        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, active inputs) to (…, active outputs)."""
-        check_channels(self, x.shape[-1], self.active.channels)
-        return super().forward(x)
+        check_channels(self, x.shape[-1], self.active.in_features)
+        return F.linear(x, *self._in_use(self.active))
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Linear:
+        """A plain linear layer with copies of the active weights."""
+        active = self.settings(architecture)
+        sizes = (active.in_features, active.out_features)
+        layer = nn.Linear(*sizes, self.bias is not None, device="meta")
+        with torch.no_grad():
+            weight, bias = self._in_use(active)
+        return fill(layer, self, weight=weight, bias=bias)
 
     def axes(self) -> tuple[Axis, ...]:
         """Rows are written, columns are read."""
@@ -298,8 +314,7 @@ class ElasticLinear(Sliced, nn.Linear):
 
     def extra_repr(self) -> str:
         """Torch's own line and the active numbers."""
-        n_in, n_out = self.active.attributes.values()
-        return f"{super().extra_repr()}, active: {n_in}->{n_out}"
+        return f"{super().extra_repr()}, active: {self.active[0]}->{self.active[1]}"
 
 
 def Conv2d(

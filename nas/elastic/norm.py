@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..values import Value, maximum
-from .base import Axis, Setting, check_channels, number_of, parts
-from .sliced import Sliced, Slices
+from .base import (
+    Axis,
+    Copies,
+    ElasticModule,
+    Part,
+    Setting,
+    check_channels,
+    fill,
+    number_of,
+    parts,
+    put,
+    take,
+)
 
 __all__ = ["BatchNorm2d", "BatchNorm3d", "ElasticBatchNorm2d", "ElasticBatchNorm3d"]
 __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
@@ -18,38 +30,71 @@ __all__ += ["ElasticGroupNorm", "ElasticLayerNorm", "GroupNorm", "LayerNorm"]
 _TENSORS = ("weight", "bias", "running_mean", "running_var")
 
 
-class _ElasticNorm(Sliced):
-    dim = 1  #: of the input, along which its channels lie
+class _NormSettings(NamedTuple):
+    channels: int
+    where: tuple[Part, ...]
 
-    def settings(self, architecture: Setting) -> Slices:
+
+class _ElasticNorm(ElasticModule):
+    def settings(self, architecture: Setting) -> _NormSettings:
         (number,) = self.numbers.values()
-        channels, where = number_of(number, architecture), ((0, parts(number, architecture)),)
-        held = (name for name in _TENSORS if getattr(self, name, None) is not None)
-        return Slices(dict.fromkeys(held, where), self._sizes(channels), channels)
+        return _NormSettings(number_of(number, architecture), parts(number, architecture))
 
-    def _sizes(self, channels: int) -> dict[str, Any]:
-        """The attributes that depend on the number of channels."""
-        raise NotImplementedError
-
-    def forward(self, x: Tensor) -> Tensor:
-        check_channels(self, x.shape[self.dim], self.active.channels)
-        return super().forward(x)
+    def _in_use(self, active: _NormSettings) -> dict[str, Tensor | None]:
+        tensors = {name: getattr(self, name, None) for name in _TENSORS}
+        return {n: None if t is None else take(t, 0, active.where) for n, t in tensors.items()}
 
     def axes(self) -> tuple[Axis, ...]:
         (number,) = self.numbers.values()
-        return tuple(Axis(name, 0, number, "keeps") for name in self.active.tensors)
+        held = (name for name in _TENSORS if getattr(self, name, None) is not None)
+        return tuple(Axis(name, 0, number, "keeps") for name in held)
+
+    def _plain(self, active: _NormSettings) -> nn.Module:
+        """Torch's own layer of the active size, on the meta device."""
+        raise NotImplementedError
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        active = self.settings(architecture)
+        return fill(self._plain(active), self, **self._in_use(active))
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active: {self.active.channels}"
 
 
 class _ElasticBatchNorm(_ElasticNorm, _BatchNorm):
+    plain: type[_BatchNorm]
+
     def __init__(self, num_features: Value, *rest: Any) -> None:
         super().__init__(maximum(num_features), *rest)
         self.set_numbers(num_features=num_features)
 
-    def _sizes(self, channels: int) -> dict[str, Any]:
-        return {"num_features": channels}
+    def forward(self, x: Tensor) -> Tensor:
+        self._check_input_dim(x)
+        check_channels(self, x.shape[1], self.active.channels)
+        tracked = self.training and self.track_running_stats
+        momentum = 0.0 if self.momentum is None else self.momentum
+        if tracked and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / float(self.num_batches_tracked)
+        used = self._in_use(self.active)
+        mean, var = used["running_mean"], used["running_var"]
+        by_batch = self.training or mean is None
+        kept = (mean, var) if not self.training or self.track_running_stats else (None, None)
+        y = F.batch_norm(x, *kept, used["weight"], used["bias"], by_batch, momentum, self.eps)
+        if tracked and len(self.active.where) > 1:  # one part is a view, and updated already
+            for name in ("running_mean", "running_var"):
+                if (new := used[name]) is not None:
+                    put(getattr(self, name), self.active.where, new)
+        return y
+
+    def _plain(self, active: _NormSettings) -> _BatchNorm:
+        rest = (self.eps, self.momentum, self.affine, self.track_running_stats)
+        return self.plain(active.channels, *rest, device="meta")
+
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
+        layer = super().export(architecture)
+        return fill(layer, self, num_batches_tracked=self.num_batches_tracked)
 
 
 class ElasticBatchNorm2d(_ElasticBatchNorm, nn.BatchNorm2d):
@@ -67,20 +112,33 @@ class ElasticBatchNorm3d(_ElasticBatchNorm, nn.BatchNorm3d):
 class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
     """What `GroupNorm` returns where its channels depend on a choice."""
 
-    plain = nn.GroupNorm
-
     def __init__(self, num_groups: int, num_channels: Value, *rest: Any) -> None:
         super().__init__(num_groups, maximum(num_channels), *rest)
         self.set_numbers(num_channels=num_channels)
 
-    def _sizes(self, channels: int) -> dict[str, Any]:
+    def settings(self, architecture: Setting) -> _NormSettings:
+        """The active channels, which have to be whole groups."""
+        active = super().settings(architecture)
         width = self.num_channels // self.num_groups
-        if channels % width:
+        if active.channels % width:
             raise ValueError(
-                f"{channels} channels are no multiple of the group width {width} "
+                f"{active.channels} channels are no multiple of the group width {width} "
                 f"({self.num_channels} channels in {self.num_groups} groups)"
             )
-        return {"num_groups": channels // width, "num_channels": channels}
+        return active
+
+    def _groups(self, active: _NormSettings) -> int:
+        return active.channels * self.num_groups // self.num_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, C, …) of the active channels, each group normalised by itself."""
+        check_channels(self, x.shape[1], self.active.channels)
+        used = self._in_use(self.active)
+        return F.group_norm(x, self._groups(self.active), used["weight"], used["bias"], self.eps)
+
+    def _plain(self, active: _NormSettings) -> nn.GroupNorm:
+        sizes = (self._groups(active), active.channels)
+        return nn.GroupNorm(*sizes, self.eps, self.affine, device="meta")
 
     def axes(self) -> tuple[Axis, ...]:
         """None, since a channel that changed its group would be normalised otherwise."""
@@ -90,14 +148,19 @@ class ElasticGroupNorm(_ElasticNorm, nn.GroupNorm):
 class ElasticLayerNorm(_ElasticNorm, nn.LayerNorm):
     """What `LayerNorm` returns where its width depends on a choice."""
 
-    plain, dim = nn.LayerNorm, -1
-
     def __init__(self, normalized_shape: Value, *rest: Any) -> None:
         super().__init__(maximum(normalized_shape), *rest)
         self.set_numbers(normalized_shape=normalized_shape)
 
-    def _sizes(self, channels: int) -> dict[str, Any]:
-        return {"normalized_shape": (channels,)}
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, C) of the active width, normalised over it."""
+        check_channels(self, x.shape[-1], self.active.channels)
+        used = self._in_use(self.active)
+        return F.layer_norm(x, (self.active.channels,), used["weight"], used["bias"], self.eps)
+
+    def _plain(self, active: _NormSettings) -> nn.LayerNorm:
+        flags = (self.eps, self.elementwise_affine, self.bias is not None)
+        return nn.LayerNorm(active.channels, *flags, device="meta")
 
 
 def BatchNorm2d(

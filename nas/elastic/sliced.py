@@ -1,15 +1,14 @@
 """Any layer made elastic as it is: its own forward pass runs with slices of its tensors.
 
-So are linear layers and normalisations, and the trained layers that `nas.convert` makes elastic.
-Those get a subclass of their own class, made on the spot, so that layers with a forward pass of
-their own stay what they are.
+`nas.convert` makes such layers of trained ones. The class is a subclass of the layer's, made on the
+spot, so that layers with a forward pass of their own stay what they are.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -26,22 +25,19 @@ from .base import (
     take,
 )
 
-__all__ = ["Sliced", "Slices", "restored", "sliced"]
+__all__ = ["Sliced", "restored", "sliced"]
 
 _OWN = {"numbers", "active", "_names", "_values", "_known", "_cuts", "_attributes"}
 
 
-class Slices(NamedTuple):
-    """What is active of a layer."""
-
+class _Slices(NamedTuple):
     tensors: dict[str, tuple[tuple[int, tuple[Part, ...]], ...]]  #: name → dimension, where
-    attributes: dict[str, Any]  #: name → what it is meanwhile
-    channels: int = 0  #: of its input, for layers that check it
+    attributes: dict[str, Any]
 
     @property
     def where(self) -> tuple[Part, ...]:
         """Along the first dimension of the first tensor: the channels of a normalisation."""
-        return next((cuts[0][1] for cuts in self.tensors.values()), ())
+        return next(iter(self.tensors.values()))[0][1]
 
 
 class Sliced(ElasticModule):
@@ -51,9 +47,9 @@ class Sliced(ElasticModule):
     _cuts: Mapping[str, Mapping[int, Placed]]
     _attributes: Mapping[str, Value]
 
-    def settings(self, architecture: Setting) -> Slices:
+    def settings(self, architecture: Setting) -> _Slices:
         """Where the active slices lie, and what the attributes are."""
-        given = architecture or {}
+        given = {} if architecture is None else architecture
         choices = {choice.name: choice for value in self.values() for choice in value.choices}
         values = {
             name: choice.largest if given.get(name) is None else given[name]
@@ -63,16 +59,16 @@ class Sliced(ElasticModule):
             name: tuple((dim, parts(value, values)) for dim, value in cuts.items())
             for name, cuts in self._cuts.items()
         }
-        return Slices(tensors, {name: v.at(values) for name, v in self._attributes.items()})
+        return _Slices(tensors, {name: v.at(values) for name, v in self._attributes.items()})
 
-    def _in_use(self, active: Slices) -> dict[str, Tensor]:
+    def _in_use(self, active: _Slices) -> dict[str, Tensor]:
         """The active slices, in the memory format of the tensors that they are of."""
         used = {}
         for name, cuts in active.tensors.items():
             own = used[name] = getattr(self, name)
             for dim, where in cuts:
                 used[name] = take(used[name], dim, where)
-            if used[name] is not own and own.dim() > 1:
+            if used[name] is not own:
                 used[name] = used[name].contiguous(memory_format=memory_format(own))
         return used
 
@@ -90,10 +86,10 @@ class Sliced(ElasticModule):
                 own.pop(name, None)
             own.update(kept)
         if self.training:
-            for name, buffer in self._buffers.items():
-                where = active.tensors[name][0][1] if name in used else ()
+            for name in used.keys() & self._buffers.keys():
+                buffer, ((_, where),) = getattr(self, name), active.tensors[name]
                 if len(where) > 1:  # one part is a view, and updated already
-                    put(cast("Tensor", buffer), where, used[name])
+                    put(buffer, where, used[name])
         return output
 
     def export(self, architecture: Setting, copies: Copies = None) -> nn.Module:
@@ -111,6 +107,9 @@ class Sliced(ElasticModule):
         vars(layer).update(copy.deepcopy({**held, **active.attributes}, copies))
         return layer
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _blank, (self.plain,), vars(self).copy()
+
 
 _KINDS: dict[type[nn.Module], type[Sliced]] = {}
 
@@ -119,7 +118,6 @@ def _elastic(plain: type[nn.Module]) -> type[Sliced]:
     """The one elastic subclass of a layer's class."""
     if plain not in _KINDS:
         named = {"plain": plain, "__module__": plain.__module__, "__doc__": plain.__doc__}
-        named |= {"__reduce_ex__": lambda self, _: (_blank, (self.plain,), vars(self).copy())}
         _KINDS[plain] = type(f"Elastic{plain.__name__}", (Sliced, plain), named)
     return _KINDS[plain]
 
