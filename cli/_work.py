@@ -75,7 +75,7 @@ def check_folder(name: str) -> Path:
 
 def check_file(path: Path, suffix: str = "", told: str = "") -> None:
     """Refuse a result of another suffix, or which could not be written; `told` says what it is."""
-    if suffix and path.suffix != suffix:
+    if suffix and path.suffix.lower() != suffix:
         raise ValueError(f"--out {path}: {told} written as {suffix}; choose such a name")
     if path.is_dir():
         raise ValueError(f"--out {path}: is a folder; name a file")

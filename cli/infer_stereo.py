@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from ._items import (
     infer_one,
 )
 from ._stereo import add_calibration, add_matching
-from ._work import check_apart, check_folder, positive, say_warnings, warn
+from ._work import check_apart, check_folder, number, positive, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..stereo.result import StereoResult
@@ -59,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-depth",
-        type=positive,
+        type=partial(number, fits=lambda value: value > 0, wanted="above 0"),
         metavar="METRES",
-        help="of the point cloud (default: the depth of a disparity of 1 px)",
+        help="of the point cloud, `inf` for no bound (default: the depth of a disparity of 1 px)",
     )
     add_raw_arguments(parser)
     add_runtime(parser)

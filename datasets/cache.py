@@ -66,6 +66,8 @@ class SampleCache:
         if (data := self.shelf.read(name)) is not None:
             try:
                 return _unpacked(data) if self.packed else _plain_sample(data)
+            except MemoryError:
+                raise
             except Exception:  # a decoder meets damage in many ways
                 self.shelf.drop(name)
         sample = make(index)

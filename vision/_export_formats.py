@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.onnx import _constants
 
 from ..common.extras import from_extra, installs
 from ..common.progress import quiet
@@ -102,11 +101,14 @@ class Format:
             raise ValueError(f"{path}: a file of {self.name} ends in {wanted}; choose such a name")
         if opset is not None and not self.opset:
             raise ValueError(f"an opset is for ONNX, {self.name} has none; leave it out")
-        newest = getattr(_constants, "ONNX_MAX_OPSET", 23)
-        if opset is not None and not 16 <= opset <= newest:
-            raise ValueError(
-                f"opset {opset}: take one from 16, the first that samples images, to {newest}"
-            )
+        if opset is not None:
+            from torch.onnx import _constants
+
+            newest = getattr(_constants, "ONNX_MAX_OPSET", 23)
+            if not 16 <= opset <= newest:
+                raise ValueError(
+                    f"opset {opset}: take one from 16, the first that samples images, to {newest}"
+                )
         if precision not in self.precisions:
             raise ValueError(
                 f"precision {precision!r}: {self.name} has {', '.join(self.precisions)}"

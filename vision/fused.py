@@ -107,10 +107,13 @@ class _FusedConv(nn.Module):
         super().__init__()
         self.dtype, self.activation = dtype, activation
         self.stride, self.padding, self.dilation, self.groups = form
-        self.layout = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
         self.weight: Tensor = weight.to(dtype).contiguous(memory_format=self.layout)
         self.bias = None if bias is None else bias.to(dtype)
         self.packs, self.packed = _packs(self.weight), False
+
+    @property
+    def layout(self) -> torch.memory_format:  # no attribute: `torch.save` cannot write it
+        return torch.channels_last if len(self.stride) == 2 else torch.channels_last_3d
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """Args: x (B, in, …); add, of the result's shape, before the activation."""

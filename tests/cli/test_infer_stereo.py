@@ -227,6 +227,7 @@ def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):
         (("--min-confidence", "1.5"), "'1.5' is not from 0 to 1"),
         (("--memory", "0"), "'0' is not above 0"),
         (("--max-disparity", "far"), "'far' is not above 0"),
+        (("--max-depth", "nan"), "'nan' is not above 0"),
     ],
 )
 def test_numbers_that_are_none(scene, capsys, words, message):
@@ -365,7 +366,7 @@ def test_bad_images(scene, capsys):
         ),
         (("--model", "stand-in", "--calib", "l.png"), "not a calibration file"),
         (("--model", "stand-in", "--calib", "none.txt"), "no such calibration file"),
-        (("--model", "stand-in", "--max-depth", "3"), "--max-depth needs a calibration"),
+        (("--model", "stand-in", "--max-depth", "inf"), "--max-depth needs a calibration"),
         (("--model", "stand-in", "--format", "tiff"), "unknown format 'tiff'"),
         (("--model", "stand-in", "--dtype", "half"), "dtype 'half' is not one of"),
         (("--model", "stand-in", "--list", "pairs.txt"), "not both"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 
 import pytest
 import torch
@@ -100,6 +101,14 @@ def test_an_empty_batch_and_no_copies(net):
     assert fast(*torch.rand(2, 0, 3, 64, 128)).shape == (0, 1, 64, 128)
     with pytest.raises(TypeError, match="optimize the network itself again"):
         copy.deepcopy(fast)
+
+
+def test_a_fused_convolution_is_saved():
+    conv, kept = fused.FusedConv2d(torch.rand(4, 3, 3, 3), None, padding=1), io.BytesIO()
+    torch.save(conv, kept)
+    kept.seek(0)
+    x = torch.rand(1, 3, 8, 8)
+    assert torch.equal(torch.load(kept, weights_only=False)(x), conv(x))
 
 
 def test_frozen_and_without_batch_norm(net):

@@ -13,6 +13,7 @@ from toy_regression import Net
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import MergePlan
 from vizoo.nas.distributed.gradients.regions import active_regions, views
+from vizoo.nas.distributed.gradients.strategy import HOOKS, _make_hook
 from vizoo.nas.distributed.schedule.merging import has_bucket_caps
 from vizoo.nas.elastic import Conv2d, Sequential
 from vizoo.nas.recalibration import recalibrate
@@ -142,6 +143,8 @@ def test_strategies_of_a_config():
     assert made(hook=hook).hook.dtype == torch.float16
     plain = "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.allreduce_hook"
     assert made(ddp_comm_hook=plain).hook.hook.__name__ == "allreduce_hook"
+    for name in HOOKS:
+        assert _make_hook(name).bytes_sent == 0
 
 
 @pytest.mark.parametrize(
