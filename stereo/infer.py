@@ -35,8 +35,8 @@ from .tiling import least_pixels, refine
 
 __all__ = ["StereoPredictor", "open_pair", "reduced"]
 
-# A pair's largest disparity is looked up in a copy of this width, or of half as much until it is
-# well within reach: a third more than what all but one pixel in fifty stay below.
+# A pair's largest disparity is looked up in a copy of at most this width, or of half as much until
+# it is well within reach: a third more than what all but one pixel in fifty stay below.
 _GLANCE, _NEARLY_ALL, _RESERVE = 288, 0.98, 1.3
 _NARROW, _WELL = 72, 0.9
 _SMALLEST = 8  # pixels; a side of a picture that is matched at a scale of the user's
@@ -337,7 +337,7 @@ class StereoPredictor:
     def _largest(self, left: Tensor, right: Tensor, reach: float) -> float:
         """About the largest disparity of a pair, pixels, by a look at a small copy."""
         width = left.shape[2]
-        narrow = max(1, min(_GLANCE, width // 2))
+        narrow = min(_GLANCE, width)
         while True:
             small = [reduced(view, narrow / width) for view in (left, right)]
             seen = float(self.maps(*small)[0].flatten().quantile(_NEARLY_ALL))

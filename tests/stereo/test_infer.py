@@ -206,7 +206,7 @@ def test_models_without_weights(tmp_path):
 def test_weight_file_of_a_real_network(pair, tmp_path):
     net = vizoo.create_model("fadnet_plus_micro").eval()
     vizoo.save_weights(net, tmp_path / "micro.safetensors")
-    result = vizoo.StereoPredictor(tmp_path / "micro.safetensors", device="cpu")(*pair)
+    result = vizoo.StereoPredictor(tmp_path / "micro.safetensors", device="cpu")(*pair, scale=1)
     images = [torch.from_numpy(read_pixels(p)).permute(2, 0, 1)[None] / 255 for p in pair]
     with torch.no_grad():
         wanted = net(*images)[0, 0].numpy()
@@ -220,6 +220,19 @@ def test_a_network_says_how_far_it_reaches():
     net = vizoo.create_model("easnet_small", max_disparity=48)
     assert vizoo.StereoPredictor(net).max_disparity == 48
     assert vizoo.StereoPredictor(Ramp()).max_disparity is None
+
+
+def test_a_small_pair_is_looked_at_as_it_is(monkeypatch):
+    predictor, seen = vizoo.StereoPredictor(BlockMatcher(30)), []
+    maps = predictor.maps
+
+    def counted(left, right, *rest, **more):
+        seen.append(tuple(left.shape[-2:]))
+        return maps(left, right, *rest, **more)
+
+    monkeypatch.setattr(predictor, "maps", counted)
+    predictor(*shifted(4, width=256, height=96))
+    assert seen and set(seen) == {(96, 256)}
 
 
 def test_what_is_too_near_is_matched_smaller():
