@@ -174,7 +174,7 @@ def test_built_in_config_fits_together(config):
     assert task["model"] in list_models("stereo/*")
     endless = [-1]
     assert sum(task.get("round_epochs", endless)) == settings["trainer"]["max_epochs"]
-    predictions = 4 if task.get("loss") == "matching" else 7
+    predictions = 7 if task["model"].startswith("fadnet") else 4
     assert {len(weights) for weights in task["scale_weights"]} == {predictions}
     assert data["crop_height"] % 64 == data["crop_width"] % 64 == 0
     assert recipe(data["augmentation"], data["crop_height"], data["crop_width"]) is not None
@@ -184,7 +184,7 @@ def test_built_in_config_fits_together(config):
 def _small(task):
     if task["model"] == "disparity_fusion":
         return task["model"]
-    return "easnet_small" if task.get("loss") == "matching" else "fadnet_plus_micro"
+    return "fadnet_plus_micro" if task["model"].startswith("fadnet") else "easnet_small"
 
 
 @pytest.fixture(scope="module")
