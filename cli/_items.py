@@ -74,6 +74,8 @@ def infer_items(
 ) -> list[dict[str, Any]]:
     """Work on all, with a bar; one of several that fails is said in a line and passed over.
 
+    Ctrl+C ends it early, for `end_run` to tell what was finished.
+
     Args:
         kind: what they are, such as ``pairs``.
         sources: of each, by its name, the files that it is made from, as its summary names them.
@@ -83,9 +85,10 @@ def infer_items(
         batch: so many at a time.
 
     Returns:
-        The summaries in order: of those that failed with ``error``.
+        The summaries in order: of those that failed with ``error``; fewer if interrupted.
 
     Raises:
+        KeyboardInterrupt: Ctrl+C before the first was finished.
         ValueError: the only one failed.
     """
     names, items = list(sources), []
@@ -113,7 +116,7 @@ def infer_items(
                 (alone[name],) = finish({name: done[name]})
         return alone
 
-    with progress() if len(names) > 1 else nullcontext() as bar:
+    with suppress(KeyboardInterrupt), progress() if len(names) > 1 else nullcontext() as bar:
         for start in range(0, len(names), batch):
             part, done = names[start : start + batch], {}
             for name in part:
@@ -130,6 +133,8 @@ def infer_items(
                     show(item)
                 if bar is not None:
                     bar(kind, len(items), len(names))
+    if names and not items:
+        raise KeyboardInterrupt
     return items
 
 
@@ -148,10 +153,19 @@ def infer_one(
     return item_summary(name, result.summary(), seconds, files, notes + said)
 
 
-def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
-    """Write ``summary.json`` and print it, or where it is; return the status: 1 for failures."""
+def end_run(
+    summary: dict[str, Any], out: Path | None, as_json: bool, asked: int | None = None
+) -> int:
+    """Write ``summary.json`` and print it, or where it is.
+
+    Returns:
+        The status: 1 for failures, 130 where Ctrl+C left fewer items than were asked for.
+    """
     from ..common.files import write_json
 
+    interrupted = asked is not None and len(summary["items"]) < asked
+    if interrupted:
+        summary = {"interrupted": True, **summary}
     if out is not None:
         write_json(out / "summary.json", summary)
     if as_json:
@@ -162,7 +176,10 @@ def end_run(summary: dict[str, Any], out: Path | None, as_json: bool) -> int:
     if any(failed):
         told = f"{sum(failed)} of {len(failed)} {summary['kind']} failed"
         print(f"vizoo: error: {told}", file=sys.stderr)
-    return int(any(failed))
+    if interrupted:
+        told = f"{len(failed)} of {asked} {summary['kind']} finished"
+        print(f"\nvizoo: interrupted with {told}", file=sys.stderr)
+    return 130 if interrupted else int(any(failed))
 
 
 def _reason(error: Exception) -> str:
@@ -214,6 +231,7 @@ def end_classified(
     predictor: CTPredictor | ImagePredictor,
     what: str,
     items: list[dict[str, Any]],
+    asked: int,
     out: Path | None,
     counts: Sequence[str] = (),
     **scores: Any,
@@ -226,7 +244,8 @@ def end_classified(
 
         write_results(args.csv, what, predictor.classes, items, predictor.name, counts)
     facts = {"network": predictor.name, "notice": NOTICE, **scores}
-    status = end_run(run_summary(predictor, args.model, f"{what}s", items, **facts), out, args.json)
+    summary = run_summary(predictor, args.model, f"{what}s", items, **facts)
+    status = end_run(summary, out, args.json, asked)
     if not args.json:
         lines = [args.csv] if args.csv else []
         if scores:

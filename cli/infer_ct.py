@@ -127,7 +127,9 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"scan": scan} for name, scan in scans.items()}
     items = infer_items("scans", sources, work, None if args.json else _show)
-    return end_classified(args, predictor, "scan", items, out, ("slices", "slices_used"))
+    return end_classified(
+        args, predictor, "scan", items, len(sources), out, ("slices", "slices_used")
+    )
 
 
 def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:

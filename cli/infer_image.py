@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         finish=finish,
         batch=args.batch,
     )
-    return end_classified(args, predictor, "image", items, out, **_scores(items))
+    return end_classified(args, predictor, "image", items, len(sources), out, **_scores(items))
 
 
 def _say_left_out(truth: Mapping[str, str], sorted_into: Mapping[str, str]) -> None:

@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"image": image} for name, image in images.items()}
     items = infer_items("panoramas", sources, work, None if args.json else _show)
-    return end_run(run_summary(predictor, args.model, "panoramas", items), out, args.json)
+    summary = run_summary(predictor, args.model, "panoramas", items)
+    return end_run(summary, out, args.json, len(sources))
 
 
 def _show(item: dict) -> None:

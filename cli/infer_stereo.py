@@ -131,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
     items = infer_items("pairs", sources, work, None if args.json else _show)
-    status = end_run(run_summary(predictor, args.model, "pairs", items), out, args.json)
+    summary = run_summary(predictor, args.model, "pairs", items)
+    status = end_run(summary, out, args.json, len(sources))
     replaced = sum(item.get("replaced", 0) for item in items)
     if replaced:
         files = f"{replaced} file{'s' * (replaced > 1)}"

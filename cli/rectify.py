@@ -111,7 +111,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if stale := args.auto and calib.exists():
         warn(f"of an earlier run, not of these pairs: {calib}")
-    status = end_run({**summary, "kind": "pairs", "items": items}, out, args.json)
+    summary |= {"kind": "pairs", "items": items}
+    status = end_run(summary, out, args.json, len(sources))
     if written and not (args.json or old or stale):
         print(f"next: vizoo infer stereo {out} --out {out}/result")
     return status

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from ..common.files import read_json, write_json
 from ..common.summaries import item_summary, run_summary
+from ..common.system import installed_version
 from ..datasets.files import check_choice
 from ..datasets.mvs.cameras import resize_intrinsics
 from ..datasets.mvs.scene import Scene, resize
@@ -77,6 +78,8 @@ def reconstruct(
     """Find the depth of every view of a scene and fuse them into a cloud.
 
     Views that an earlier, interrupted call finished in the same folder are not computed again.
+    Ctrl+C leaves a ``summary.json`` of the views so far, with ``interrupted``, where no earlier
+    call's cloud is in the folder.
 
     Args:
         predictor: with its network.
@@ -134,37 +137,30 @@ def reconstruct(
             for entry in plan.values():
                 _mark(folder, entry.file).unlink(missing_ok=True)
     done = {} if restart else _finished_views(out, plan)
-    entries = _compute(predictor, scene, plan, done, out, size, seed, report)
+    entries: dict[int, dict] = {}
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
-    if chosen is not None:
-        fused |= _fuse(scene, plan, entries, out, size, chosen, predictor, mesh, report)
-        if voxel is not None or normals:
-            cameras = torch.stack([view.extrinsics for view in scene.views]) if normals else None
-            fused["points"] = refine_file(out / "cloud.ply", voxel=voxel, cameras=cameras)
-    else:
-        asked = {"voxel": voxel, "normals": normals or None, "mesh": mesh}
-        left = ", ".join(name for name, value in asked.items() if value is not None)
-        warnings.warn(
-            f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with"
-            + (f" (left out: {left})" if left else ""),
-            stacklevel=2,
-        )
-    summary = run_summary(
-        predictor,
-        predictor.model,
-        "views",
-        [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()],
-        scene=scene.name,
-        layout=scene.layout,
-        size=list(size),
-        **fused,
-    )
+    made = {"voxel": voxel, "normals": normals, "mesh": mesh}
+    try:
+        for index, computed in _compute(predictor, scene, plan, done, out, size, seed, report):
+            entries[index] = computed
+        if chosen is None:
+            _say_unfused(scene, made)
+        else:
+            fused |= _fuse(scene, plan, entries, out, size, chosen, predictor, mesh, report)
+            if voxel is not None or normals:
+                poses = torch.stack([view.extrinsics for view in scene.views]) if normals else None
+                fused["points"] = refine_file(out / "cloud.ply", voxel=voxel, cameras=poses)
+    except KeyboardInterrupt:
+        if entries and not _earlier_results(out):
+            summary = _summary(predictor, scene, entries, out, size, fused)
+            write_json(out / "summary.json", {"interrupted": True, **summary})
+        raise
+    summary = _summary(predictor, scene, entries, out, size, fused)
     names = [name for name in ("cloud", "picture", "mesh") if summary.get(name)]
     for file in _earlier_results(out) - {Path(summary[name]).name for name in names}:
         (out / file).unlink(missing_ok=True)
     write_json(out / "summary.json", summary)
     if classical:
-        made = {"voxel": voxel, "normals": normals, "mesh": mesh}
         how = {"views": views, "size": size, "thresholds": thresholds, "restart": restart, **made}
         other = _swept(scene, out / "classical", str(predictor.device), {**how, "report": report})
         both = zip(summary["views"], other["views"], strict=True)
@@ -172,6 +168,28 @@ def reconstruct(
         summary["classical"] = {**other, "agreed": agreed}
         write_json(out / "summary.json", summary)
     return summary
+
+
+def _say_unfused(scene: Scene, made: dict[str, Any]) -> None:
+    left = ", ".join(name for name, value in made.items() if value not in (None, False))
+    warnings.warn(
+        f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with"
+        + (f" (left out: {left})" if left else ""),
+        stacklevel=3,
+    )
+
+
+def _summary(
+    predictor: MVSPredictor,
+    scene: Scene,
+    entries: dict[int, dict],
+    out: Path,
+    size: tuple[int, int],
+    fused: dict[str, Any],
+) -> dict:
+    items = [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()]
+    facts = {"scene": scene.name, "layout": scene.layout, "size": list(size), **fused}
+    return run_summary(predictor, predictor.model, "views", items, **facts)
 
 
 def _swept(scene: Scene, out: Path, device: str, how: dict[str, Any]) -> dict:
@@ -256,14 +274,13 @@ def _compute(
     size: tuple[int, int],
     seed: int,
     report: Callable[[str, int, int], None],
-) -> dict[int, dict]:
-    """Compute what is not done; return an entry of the summary for each view."""
-    entries = {}
+) -> Iterator[tuple[int, dict]]:
+    """Compute what is not done; yield the number of each view and its entry of the summary."""
     samples = _samples(scene, {i: e.sources for i, e in plan.items() if i not in done}, size)
     for count, (index, entry) in enumerate(plan.items()):
         report("views", count, len(plan))
         if index in done:
-            entries[index] = {**done[index], "resumed": True}
+            yield index, {**done[index], "resumed": True}
             continue
         name = scene.views[index].name
         started = time.perf_counter()
@@ -281,10 +298,11 @@ def _compute(
             **result.summary(),
         }
         relative = [file.relative_to(out) for file in files]  # the folder may be moved
-        entries[index] = item_summary(name, facts, seconds, relative)
-        write_json(mark, {"settings": entry.record, "entry": entries[index]})
+        computed = item_summary(name, facts, seconds, relative)
+        kept = {"settings": entry.record, "vizoo": installed_version(), "entry": computed}
+        write_json(mark, kept)
+        yield index, computed
     report("views", len(plan), len(plan))
-    return entries
 
 
 def _samples(scene: Scene, wanted: dict[int, list[int]], size: tuple[int, int]) -> Iterator[dict]:
@@ -527,7 +545,7 @@ def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
     Raises:
         ValueError: one was computed from something else than is planned.
     """
-    finished = {}
+    finished, makers = {}, set()
     for index, entry in plan.items():
         path = _mark(out, entry.file)
         if not path.is_file():
@@ -548,6 +566,14 @@ def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
                     "restart to compute all views anew"
                 )
         finished[index] = done
+        makers.add(str(kept.get("vizoo", "of an earlier version")))
+    now = installed_version()
+    if others := sorted(makers - {now}):
+        warnings.warn(
+            f"{out}: views that vizoo {', '.join(others)} computed are kept, and this is {now}; "
+            "restart to compute all views anew",
+            stacklevel=3,
+        )
     return finished
 
 

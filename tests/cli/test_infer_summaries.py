@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from vizoo.__main__ import main
 from vizoo.datasets.ct import Chest, CTPreset
@@ -111,6 +114,47 @@ def test_one_bad_item(call, tmp_path, capsys):
     failed, good = json.loads((tmp_path / "out/summary.json").read_text())["items"]
     assert failed["name"] == "a" and bad.name in failed["error"] and "files" not in failed
     assert good["name"] == "b" and good["files"]
+
+
+@pytest.fixture
+def ctrl_c():
+    """Called with a pattern, presses Ctrl+C when a network runs and such a file is there."""
+    hooks = []
+
+    def press(pattern):
+        def look(*_):
+            if any(Path().glob(pattern)):
+                signal.raise_signal(signal.SIGINT)
+
+        hooks.append(register_module_forward_pre_hook(look))
+
+    yield press
+    hooks[0].remove()
+
+
+@pytest.mark.parametrize("call", [stereo, mvs, panorama, image, ct], indirect=True)
+def test_ctrl_c_leaves_what_is_finished(call, tmp_path, capsys, ctrl_c):
+    run, kind, size = call
+    ctrl_c("out/views/*.json" if kind == "views" else "out/a*")
+    assert run(*(("--batch", "1") if kind == "images" else ())) == 130
+    told = capsys.readouterr().err
+    counted = "" if kind == "views" else f" with 1 of 2 {kind} finished"
+    assert told == f"\nvizoo: interrupted{counted}\n"
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    (item,) = summary["items"]
+    assert summary["interrupted"] and summary["kind"] == kind and item["size"] == size
+    files = {tmp_path / file for file in item["files"]}
+    files |= {tmp_path / "out/summary.json", *(tmp_path / "out").glob("views/*.json")}
+    assert {path for path in (tmp_path / "out").rglob("*") if path.is_file()} == files
+
+
+@pytest.mark.parametrize("call", [stereo, panorama, image, ct], indirect=True)
+def test_ctrl_c_before_anything_is_finished(call, tmp_path, capsys, ctrl_c):
+    run, _, _ = call
+    ctrl_c("*")
+    assert run() == 130
+    assert capsys.readouterr().err == "\nvizoo: interrupted\n"
+    assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize("call", [image, ct], indirect=True)

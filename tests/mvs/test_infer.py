@@ -200,6 +200,35 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
                                     ("out", "whole")))  # fmt: skip
 
 
+def test_ctrl_c_leaves_an_earlier_cloud_and_its_summary(scene, oracle, tmp_path):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    reconstruct(predictor, scene, tmp_path)
+    files = [tmp_path / name for name in ("summary.json", "cloud.ply", "cloud.png")]
+    before = [file.read_bytes() for file in files]
+
+    def stop(what, done, total):
+        if what == "fusion":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reconstruct(predictor, scene, tmp_path, report=stop)
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("made_by", ["0.0.1", None])
+def test_views_of_another_version_are_told(scene, oracle, tmp_path, made_by):
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    reconstruct(predictor, scene, tmp_path)
+    mark = tmp_path / "views/00000001.json"
+    kept = json.loads(mark.read_text())
+    assert kept.pop("vizoo") == vizoo.__version__
+    mark.write_text(json.dumps({**kept, "vizoo": made_by} if made_by else kept))
+    said = f"vizoo {made_by or 'of an earlier version'} computed are kept, and this is"
+    with pytest.warns(UserWarning, match=said):
+        summary = reconstruct(predictor, scene, tmp_path)
+    assert all(view["resumed"] for view in summary["views"])
+
+
 @pytest.mark.parametrize("classical", [False, True])
 def test_an_interrupted_restart_resumes(scene, oracle, tmp_path, classical):
     """Views that the restart had not reached are of other settings, and not to be kept."""
