@@ -27,6 +27,7 @@ from .evaluations import Evaluations
 __all__ = ["SearchedFront", "search"]
 
 _Report = Callable[[str, int, int], None]
+_Errors = Callable[[list[Architecture]], Sequence[float]]
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ def search(
     generations = (8 if direct else 50) if generations is None else generations
     children = population - Settings(seed, population, 0.5, 0.1).survivors
 
-    def evolve(errors: Callable[[list[Architecture]], Sequence[float]]) -> list[Architecture]:
+    def evolve(errors: _Errors) -> list[Architecture]:
         objectives = {"error": errors, "cost": lambda chosen: costs.predict(chosen).tolist()}
         settings: dict[str, Any] = {"constraints": kept, "seed": seed, "population": population}
         settings["on_generation"] = lambda step: report(
@@ -156,15 +157,7 @@ def search(
     if direct:
         evolve(run.errors)
     else:
-        chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
-        run.errors(chosen, "evaluating subnets")
-        if len(chosen) < space.count():  # else none is left to predict
-            predictor = evaluations.predictor(seed, chosen)
-            front = evolve(predictor.predict)
-            step = max(1, math.ceil(len(front) / max(1, verify)))
-            run.errors(front[::step][:verify], "evaluating the front")
-            agreement = predictor.held_out.to_json() if predictor.held_out else None
-
+        agreement = _by_predictions(run, evolve, samples, verify, seed)
     rows, left_out = _front(bench, evaluations, predictors, cost, kept, bounds, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 
@@ -191,6 +184,26 @@ class _Run:
         if new:
             self.executor.run(new, keep)
         return [known[architecture] for architecture in architectures]
+
+
+def _by_predictions(
+    run: _Run,
+    evolve: Callable[[_Errors], list[Architecture]],
+    samples: int,
+    verify: int,
+    seed: int,
+) -> dict[str, Any] | None:
+    """Evaluate a sample and what a search by its predictor finds; return how well it predicts."""
+    space = run.evaluations.space
+    chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
+    run.errors(chosen, "evaluating subnets")
+    if len(chosen) == space.count():  # none is left to predict
+        return None
+    predictor = run.evaluations.predictor(seed, chosen)
+    front = evolve(predictor.predict)
+    step = max(1, math.ceil(len(front) / max(1, verify)))
+    run.errors(front[::step][:verify], "evaluating the front")
+    return predictor.held_out.to_json() if predictor.held_out else None
 
 
 def _shown(
