@@ -1,13 +1,15 @@
 """Channel sorting: the most important channels first, so that smaller widths keep them.
 
 Once-for-all networks (Cai et al., ICLR 2020) do so before widths become elastic: a channel is as
-important as the sum of the magnitudes of the weights that read it. Producers, normalisations and
-readers are permuted together, so the largest network computes what it did.
+important as the sum of the magnitudes of the weights that read it; or as scores of the weights say.
+Producers, normalisations and readers are permuted together, so the largest network computes what
+it did.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from ..common.layers import SqueezeExcitation
+from .conversion.importance import check_scores
+from .conversion.sorting import sort_selected
 from .elastic.base import Axis, ElasticModule
+from .elastic.sliced import Sliced
 from .values import Value, cases, segments
 
 __all__ = ["sort_channels"]
@@ -27,44 +32,62 @@ _MOST_CASES = 4096
 class _Group:
     """Channels that change places together: everything whose number is the same value."""
 
-    axes: list[tuple[nn.Module, Axis]] = field(default_factory=list)
-    readers: list[tuple[nn.Module, Axis]] = field(default_factory=list)
+    axes: list[tuple[str, nn.Module, Axis]] = field(default_factory=list)
+    readers: list[tuple[str, nn.Module, Axis]] = field(default_factory=list)
     producers: list[str] = field(default_factory=list)
     fixed: bool = False
 
-    def importance(self) -> Tensor:
-        """(channels,) float64: sum of |w| of what the readers multiply each channel with."""
+    def importance(self, scores: Mapping[str, Tensor] | None) -> Tensor:
+        """(channels,) float64: sum of |w| of what the readers multiply each channel with.
+
+        With scores it is the sum of those of all weights of a channel.
+        """
         total = torch.zeros((), dtype=torch.float64)
-        for module, axis in self.readers:
-            weight = getattr(module, axis.tensor).detach().double().abs()
-            total = total + weight.transpose(0, axis.dim).flatten(1).sum(1)
+        for name, module, axis in self.readers if scores is None else self.axes:
+            weight = getattr(module, axis.tensor).detach()
+            if scores is not None:
+                scored = name in scores and axis.tensor != "bias"
+                weight = scores[name] if scored else torch.zeros_like(weight)
+            each = weight.double().cpu().abs().movedim(axis.dim, 0)
+            total = total + each.reshape(len(each), -1).sum(1)
         return total
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
-        for module, axis in self.axes:
+        for _, module, axis in self.axes:
             tensor = getattr(module, axis.tensor)
             tensor.copy_(tensor.index_select(axis.dim, order.to(tensor.device)))
 
 
-def sort_channels(model: nn.Module) -> list[str]:
+def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) -> list[str]:
     """Sort the channels of a supernet, the most important ones first, in place.
 
     Layers that were given the same value as their number of channels share their channels. Sorted
     are widths with one producer, such as those inside a bottleneck; those that somebody else
     depends on stay: parts of a concatenation, channels of group normalisations or grouped
-    convolutions.
+    convolutions. In a converted network all widths are sorted: the important channels come to the
+    places that smaller subnets keep, so that the plan of its conversion holds on.
 
     The gate of a squeeze-excite does not count as a reader of the channels that it scales; its
     own reduced channels are sorted too. An optimiser's moments are not permuted: make a new one.
 
+    Args:
+        model: the supernet.
+        scores: of weights by their names, as `taylor_scores` gives them, say how important a
+            channel is, 0 of one that is left out; by default the magnitudes of the weights that
+            read it, in a converted network of all its weights.
+
     Returns:
-        For each width sorted, the name of its producer.
+        For each width sorted, the name of its producer, of a converted one the choice's layer.
+
+    Raises:
+        ValueError: scores are of other parameters.
     """
+    check_scores(model, scores or {})
     groups = [g for g in _groups(model) if g.readers and len(g.producers) == 1 and not g.fixed]
     for group in groups:
-        group.permute(group.importance().argsort(descending=True, stable=True))
-    return [group.producers[0] for group in groups]
+        group.permute(group.importance(scores).argsort(descending=True, stable=True))
+    return [group.producers[0] for group in groups] + sort_selected(model, scores)
 
 
 def _groups(model: nn.Module) -> list[_Group]:
@@ -72,7 +95,7 @@ def _groups(model: nn.Module) -> list[_Group]:
     gates = _gates(model)
     groups: dict[Any, _Group] = {}
     for name, module in model.named_modules():
-        if not isinstance(module, ElasticModule):
+        if not isinstance(module, ElasticModule) or isinstance(module, Sliced):
             continue
         axes = module.axes()
         covered = {_key(axis.number) for axis in axes}
@@ -85,10 +108,11 @@ def _groups(model: nn.Module) -> list[_Group]:
             if not isinstance(axis.number, Value):
                 continue
             group = groups.setdefault(_key(axis.number), _Group())
-            group.axes.append((module, axis))
+            place = (f"{name}.{axis.tensor}" if name else axis.tensor, module, axis)
+            group.axes.append(place)
             group.fixed |= len(segments(axis.number)) > 1
             if axis.role == "reads" and gates.get(module) != "reads":
-                group.readers.append((module, axis))
+                group.readers.append(place)
             if axis.role == "writes" and axis.tensor == "weight" and gates.get(module) != "writes":
                 group.producers.append(name)
     return list(groups.values())

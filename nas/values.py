@@ -178,6 +178,8 @@ class Place(NamedTuple):
 
     choice: Choice | None = None
     least: Scalar = 0
+    channel: int = 0  #: the same at all positions that go together, 0 where there is no choice
+    kind: int = 0  #: the same for channels that may change places
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +203,7 @@ class Selection(Placed):
     def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """The active positions, joined where they touch."""
         runs: list[tuple[int, int]] = []
-        for position, (choice, least) in enumerate(self.places):
+        for position, (choice, least, *_) in enumerate(self.places):
             value = None if choice is None else values.get(choice.name)
             if value is not None and value < least:
                 continue

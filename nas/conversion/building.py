@@ -60,13 +60,13 @@ class Plan:
             {name: choice for name, choice in self.depths.items() if choice.name not in names},
         )
 
-    def places(self, count: int) -> list[Place]:
+    def places(self, kinds: Tensor) -> list[Place]:
         """When each class is active."""
-        places = [Place()] * count
+        places = [Place()] * len(kinds)
         for group in self.groups.values():
             for rank, index in enumerate(group.classes.tolist()):
                 least = next(value for value in group.choice.values if rank < group.counts[value])
-                places[index] = Place(group.choice, least)
+                places[index] = Place(group.choice, least, index + 1, int(kinds[index]))
         return places
 
 
@@ -195,9 +195,11 @@ def _join(run: Block, ties: Ties, why: str) -> None:
             ties.fix(one.labels, why)
 
 
-def build(net: nn.Module, layers: Iterable[Layer], classes: Tensor, plan: Plan) -> None:
+def build(
+    net: nn.Module, layers: Iterable[Layer], classes: Tensor, kinds: Tensor, plan: Plan
+) -> None:
     """Make the layers of a network elastic in place, as a plan says and nothing else."""
-    places = plan.places(len(classes))
+    places = plan.places(kinds)
     shared: dict[tuple[int, ...], Selection | None] = {}
 
     def selection(labels: Tensor) -> Selection | None:

@@ -33,7 +33,7 @@ from .building import (
     group,
     kernel_choice,
 )
-from .importance import class_scores
+from .importance import check_scores, class_scores
 from .labels import Checked, Mismatch, Ties
 from .layers import Layer
 from .tracing import Trace, trace
@@ -114,7 +114,7 @@ def convert(
         made = conversion.tried(conversion.plan(widths, kernels, scores))
     else:
         made = conversion.planned(plan)
-    build(supernet, conversion.layers.values(), conversion.classes, made)
+    conversion.build(made)
     fixed = plan["fixed"] if plan else {**conversion.staying(made), **conversion.fixed}
     if not made.choices:
         first = "; ".join(f"{name}: {why}" for name, why in list(fixed.items())[:4])
@@ -135,13 +135,7 @@ def _check(
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
     if isinstance(keep, str):
         raise ValueError(f"keep is a list of names, such as [{keep!r}]")
-    weights = dict(net.named_parameters())
-    for name, score in scores.items():
-        if name not in weights:
-            raise ValueError(f"scores of {name!r}: no such parameter{near(name, weights)}")
-        if score.shape != weights[name].shape:
-            shapes = [tuple(tensor.shape) for tensor in (weights[name], score)]
-            raise ValueError(f"scores of {name!r}: of shape {shapes[1]} instead of {shapes[0]}")
+    check_scores(net, scores)
     names = [name for name, _ in net.named_modules() if name]
     for pattern in keep:
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -168,6 +162,7 @@ class _Conversion:
         found = depth_choices(net, self.known.blocks, ties) if depths else {}
         self.depths = {name: choice for name, choice in found.items() if not self._kept(name)}
         self.classes, self.reasons = ties.classes()
+        self.kinds = ties.kinds(self.classes)
         self.refused: dict[str, str] = {}  # name of a choice → why there is none
         self.fixed: dict[str, str] = {}  # what is told of it, but of widths
 
@@ -198,11 +193,15 @@ class _Conversion:
         }
         return Plan(found, choices, self.depths)
 
+    def build(self, plan: Plan) -> None:
+        """Make the network elastic as a plan says and nothing else."""
+        build(self.net, self.layers.values(), self.classes, self.kinds, plan)
+
     def tried(self, plan: Plan) -> Plan:
         """What of a plan works: each choice that does not is noted and left out."""
         if not plan.choices:
             return plan
-        build(self.net, self.layers.values(), self.classes, plan)
+        self.build(plan)
         space, rng = search_space(self.net), random.Random(0)
         largest = {choice.name: choice.largest for choice in space}
         depths = {choice.name for choice in plan.depths.values()}

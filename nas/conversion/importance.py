@@ -8,9 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..architecture import near
 from .layers import Layer
 
-__all__ = ["class_scores", "taylor_scores"]
+__all__ = ["check_scores", "class_scores", "taylor_scores"]
+
+
+def check_scores(net: nn.Module, scores: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError where scores are of other parameters than the network's."""
+    weights = dict(net.named_parameters())
+    for name, score in scores.items():
+        if name not in weights:
+            raise ValueError(f"scores of {name!r}: no such parameter{near(name, weights)}")
+        if score.shape != weights[name].shape:
+            shapes = [tuple(tensor.shape) for tensor in (weights[name], score)]
+            raise ValueError(f"scores of {name!r}: of shape {shapes[1]} instead of {shapes[0]}")
 
 
 def class_scores(
@@ -50,12 +62,13 @@ def taylor_scores(
     gradients stay as they are.
 
     Args:
-        net: the network that will be converted.
+        net: the network that will be converted, or the supernet, its largest subnet active.
         batches: some training batches.
         loss: network, batch → scalar.
 
     Returns:
-        For `nas.convert`'s `scores`: parameter's name → a score for each of its entries.
+        For `scores` of `nas.convert` and `nas.sort_channels`: parameter's name → a score for each
+        of its entries.
     """
     named = {name: p for name, p in net.named_parameters() if p.requires_grad}
     scores = {name: torch.zeros_like(p) for name, p in named.items()}

@@ -6,6 +6,7 @@ label of −1 stands for a place that always stays.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -27,11 +28,13 @@ class Ties:
 
     def __init__(self) -> None:
         self.count = 0
+        self._starts: list[int] = []  # of labels that were new together
         self._ties: list[tuple[Tensor, Tensor]] = []
         self._fixed: list[tuple[Tensor, str]] = []
 
     def new(self, count: int) -> Tensor:
         """(count,) labels that nothing has yet."""
+        self._starts.append(self.count)
         self.count += count
         return torch.arange(self.count - count, self.count)
 
@@ -63,6 +66,29 @@ class Ties:
             for root in np.unique(roots[labels.numpy()]).tolist():
                 reasons.setdefault(root, why)
         return torch.from_numpy(roots), reasons
+
+    def kinds(self, classes: Tensor) -> Tensor:
+        """(labels,) the kind of each one's class; those of one kind can change places.
+
+        Label by label, in ascending order, they lie in the same tensors and are tied alike.
+        """
+        order, sizes = classes.argsort(stable=True), classes.bincount()
+        ranks = torch.empty_like(order)
+        ranks[order] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[classes[order]]
+        places, ties = defaultdict[int, list[int]](list), defaultdict[int, set](set)
+        where = np.searchsorted(self._starts, np.arange(self.count), side="right")
+        for index, place in zip(classes.tolist(), where.tolist(), strict=True):
+            places[index].append(place)
+        for one, other in self._ties:
+            pairs = zip(ranks[one].tolist(), ranks[other].tolist(), strict=True)
+            for index, pair in zip(classes[one].tolist(), pairs, strict=True):
+                ties[index].add(pair)
+        known: dict[object, int] = {}
+        kinds = {
+            index: known.setdefault((tuple(own), frozenset(ties[index])), len(known))
+            for index, own in places.items()
+        }
+        return torch.tensor([kinds[index] for index in classes.tolist()])
 
 
 class Mismatch(Exception):

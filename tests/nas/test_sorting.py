@@ -1,4 +1,4 @@
-"""Channel sorting: keeps the largest network's function, and sorts by the readers' weights."""
+"""Channel sorting: keeps the largest network's function; by the readers' weights, or by scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from vizoo.nas import Choice, concat, sort_channels
+from vizoo.nas import Choice, concat, convert, extract, sort_channels, taylor_scores
 from vizoo.nas.elastic import (
     BatchNorm2d,
     Conv2d,
@@ -144,6 +144,52 @@ def test_equal_values_written_twice_are_one_width():
     torch.testing.assert_close(output(net, x), before, rtol=1e-5, atol=1e-5)
     read = net[2].weight.detach().abs().sum((0, 2, 3))
     assert (read.diff() <= 0).all()
+
+
+def misleading(width=8):
+    """Four channels that give much are read by small weights, four that give nothing by large."""
+    net = nn.Sequential(Conv2d(3, width, 1), nn.ReLU(), Conv2d(width, 2, 1)).eval()
+    with torch.no_grad():
+        net[0].weight.fill_(1)
+        net[0].bias.copy_(torch.tensor([16, 4, 0.5, -0.5, -9, -9, -9, -9]))
+        net[2].weight.copy_(torch.arange(1, 9).view(1, 8, 1, 1).expand(2, 8, 1, 1) / 8)
+    return net
+
+
+@pytest.mark.parametrize("made", ["elastic", "converted"])
+def test_channels_without_which_the_loss_changes_most_come_first(made):
+    torch.manual_seed(0)
+    batches = [torch.rand(4, 3, 4, 4) for _ in range(3)]
+
+    def loss(net, x):
+        return net(x).square().mean()
+
+    changes = []
+    for index in range(8):
+        net, cut = misleading(), misleading()
+        with torch.no_grad():
+            cut[2].weight[:, index] = 0
+            changes.append(sum(float(loss(net, x) - loss(cut, x)) for x in batches))
+    best = torch.tensor(changes).argsort(descending=True)[:4]
+    assert best.tolist() == [0, 1, 2, 3]
+    if made == "converted":
+        net = convert(misleading(), batches[0]).net
+    else:
+        net = misleading(Choice("0.width", (4, 8)))
+    before = [output(net, x) for x in batches]
+    sort_channels(net)
+    assert (extract(net, {"0.width": 4})[0].bias == -9).all()
+    assert sort_channels(net, taylor_scores(net, batches, loss)) == ["0"]
+    kept = extract(net, {"0.width": 4})[0].bias.tolist()
+    best = misleading()[0].bias[best].tolist()
+    assert kept == best if made == "elastic" else sorted(kept) == sorted(best)
+    for x, y in zip(batches, before, strict=True):
+        torch.testing.assert_close(output(net, x), y)
+
+
+def test_scores_of_other_networks():
+    with pytest.raises(ValueError, match="scores of '0.wieght': no such parameter; did you mean"):
+        sort_channels(misleading(Choice("w", (4, 8))), {"0.wieght": torch.ones(8, 3, 1, 1)})
 
 
 @pytest.mark.parametrize("net", [nn.Conv2d(3, 3, 1), Sequential()])

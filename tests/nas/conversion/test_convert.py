@@ -16,6 +16,7 @@ from torch.nn.utils import parametrizations
 
 from vizoo import nas
 from vizoo.nas.conversion.importance import taylor_scores
+from vizoo.nas.conversion.labels import Ties
 from vizoo.nas.sorting import sort_channels
 
 from . import networks
@@ -107,6 +108,24 @@ class TestEveryCoupling:
             nas.activate(again.net, architecture)
             assert torch.equal(run(again.net, image), run(trained, image))
 
+    def test_sorted_it_is_as_if_converted_by_these_scores(self, kind):
+        net, _, made = together(kind)
+        image, supernet = torch.rand(IMAGE), copy.deepcopy(made.net)
+        sort_channels(supernet)  # by magnitude, as they are
+        state = made.net.state_dict()
+        assert all(torch.equal(state[name], t) for name, t in supernet.state_dict().items())
+        torch.manual_seed(2)
+        scores = {name: torch.rand(p.shape) ** 4 for name, p in net.named_parameters()}
+        number = sum(name.endswith((".width", "num_heads")) for name in made.space.names)
+        assert len(sort_channels(supernet, scores)) == number
+        assert any(not torch.equal(state[name], t) for name, t in supernet.state_dict().items())
+        other = converted(net, scores=scores)
+        for architecture in (made.space.largest(), *drawn(made.space)):
+            nas.activate(supernet, architecture)
+            nas.activate(other.net, architecture)
+            one, wanted = run(supernet, image), run(other.net, image)
+            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+
 
 def widths(net, **settings):
     return {c.name: c.values for c in converted(net, **settings).space}
@@ -189,7 +208,42 @@ def test_the_important_channels_are_kept():
     small = nas.extract(made.net, made.space.smallest())
     assert torch.equal(small.first[0].weight, net.first[0].weight[important])
     assert torch.equal(small.head.weight, net.head.weight[:, important])
-    assert sort_channels(made.net) == []  # they are where they shall be
+
+
+class Joined(Small):
+    """One width, half of whose channels another layer reads too."""
+
+    def __init__(self):
+        super().__init__(24)
+        self.one, self.other = layer(16, 8), layer(16, 8)
+        self.wide, self.after = layer(16, 16), layer(8, 8)
+
+    def between(self, x):
+        one = self.one(x)
+        return torch.cat([self.wide(x) + torch.cat([one, self.other(x)], 1), self.after(one)], 1)
+
+
+def test_channels_change_places_with_their_like_alone():
+    net, image = randomized(Joined()), torch.rand(IMAGE)
+    made = converted(net)
+    scores = {name: torch.rand(p.shape) ** 4 for name, p in net.named_parameters()}
+    before = copy.deepcopy(made.net.state_dict())
+    assert "one.0" in sort_channels(made.net, scores)
+    assert not torch.equal(made.net.wide[0].weight, before["wide.0.weight"])
+    nas.activate(made.net, made.space.largest())
+    torch.testing.assert_close(run(made.net, image), run(net, image), rtol=1e-4, atol=1e-5)
+
+
+def test_classes_that_are_tied_otherwise_are_of_another_kind():
+    ties = Ties()
+    for turned in ([1, 2, 0, 4, 5, 3], [1, 2, 0, 5, 3, 4]):
+        one, other = ties.new(6), ties.new(6)
+        ties.unite(one, other, "")
+        ties.unite(other, one[turned], "")
+    classes, _ = ties.classes()
+    kinds = ties.kinds(classes)
+    assert classes.unique().tolist() == [0, 3, 12, 15]
+    assert kinds[0] == kinds[3] and len(kinds.unique()) == 3
 
 
 @pytest.mark.parametrize("frozen", [False, True])
