@@ -171,8 +171,8 @@ def first_batches(
             rank, count = 0, None if count is None else len(range(rank, count, processes))
             processes = 1
         with _seeded_generators(loader, getattr(loader, "batch_sampler", None), sampler):
-            batches = islice(loader, rank, count, processes)
-            yield map(trainer.strategy.batch_to_device, batches)
+            batches = map(trainer.precision_plugin.convert_input, loader)
+            yield map(trainer.strategy.batch_to_device, islice(batches, rank, count, processes))
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
 
+from vizoo.nas.training import SupernetTask
 from vizoo.nas.training.evaluation import first_batches
 
 
@@ -51,3 +52,11 @@ def test_looking_does_not_change_what_training_draws(module):
     assert torch.equal(trained(module, [look]), trained(module))
     assert len(look.seen) == 3 and len(look.seen[0]) == 16
     assert all(torch.equal(look.seen[0], seen) for seen in look.seen)
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_batches_have_the_precision_of_training(precision):
+    settings = {"max_epochs": 1, "enable_checkpointing": False}
+    trainer = quiet_trainer(None, precision=precision, **settings)
+    trainer.fit(SupernetTask(Regression(), recalibration_batches=1), Data())
+    assert trainer.callback_metrics["val/largest/error"].isfinite()
