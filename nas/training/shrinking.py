@@ -11,25 +11,34 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ...common.layers import evaluating
+from ...common.ranks import rank_and_size
 from ..architecture import near
+from ..conversion.importance import taylor_scores
 from ..sorting import sort_channels
 from ..space import Architecture, Scalar, SearchSpace
-from ..supernet import extract
+from ..supernet import activate, extract
+from .evaluation import first_batches, training_loss
 from .sampling import Sampler, UniformSampler
 from .task import SupernetTask, checked_task
 
 __all__ = ["ProgressiveShrinking", "Stage"]
+
+_SCORED = 16  # training batches that importance is measured on
 
 
 @dataclass(frozen=True)
@@ -46,10 +55,12 @@ class Stage:
         warmup_epochs: epochs in which the rate rises linearly to `lr`.
         warmup_start: the share of `lr` at which it begins to rise; 1 for a constant rate.
         sampler: draws the subnets of a step; one uniform subnet by default.
-        sort_channels: sort channels by importance first, before widths are opened.
+        sort_channels: sort channels by importance first, before widths are opened: by the
+            `magnitude` of weights (or true), or by `taylor`, how much the loss of 16 training
+            batches changes without them, see `taylor_scores`.
 
     Raises:
-        ValueError: a length or rate is out of range.
+        ValueError: a length or rate is out of range, or a word unknown.
     """
 
     name: str
@@ -60,7 +71,7 @@ class Stage:
     warmup_epochs: float = 0.0
     warmup_start: float = 0.0
     sampler: Sampler | None = None
-    sort_channels: bool = False
+    sort_channels: bool | Literal["magnitude", "taylor"] = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or not 0 <= self.warmup_epochs < self.epochs:
@@ -72,6 +83,11 @@ class Stage:
             raise ValueError(
                 f"stage {self.name!r}: lr {self.lr} has to be positive and warmup_start "
                 f"{self.warmup_start} between 0 and 1"
+            )
+        if self.sort_channels not in (False, True, "magnitude", "taylor"):
+            raise ValueError(
+                f"stage {self.name!r}: sort_channels {self.sort_channels!r}: choose true, false, "
+                "magnitude or taylor"
             )
 
     def rate(self, progress: float) -> float:
@@ -204,9 +220,25 @@ class ProgressiveShrinking(SupernetTask):
         if index and self._from_largest and not self._teacher:
             self._teach_by_largest()
         if stage.sort_channels:
-            sort_channels(self.task.net)
+            scores = self._scores() if stage.sort_channels == "taylor" else None
+            sort_channels(self.task.net, scores)
         if index:
             cast("Optimizer", self.optimizers(use_pl_optimizer=False)).state.clear()
+
+    def _scores(self) -> dict[str, Tensor]:
+        """How important weights are to the largest network's loss; the same on all processes."""
+        net, (rank, processes) = self.task.net, rank_and_size()
+        activate(net, self.full_space.largest())
+        with (
+            first_batches(self.trainer, _SCORED, rank, processes) as batches,
+            evaluating(net),
+            self.trainer.precision_plugin.forward_context(),
+            torch.autocast(self.device.type, enabled=False),  # half's gradients could vanish
+        ):
+            scores = taylor_scores(net, batches, partial(training_loss, self.task))
+        for score in scores.values() if processes > 1 else ():
+            dist.all_reduce(score)
+        return scores
 
     def _called(self, index: int) -> str:
         first, last = self.starts[index] + 1, self.starts[index + 1]

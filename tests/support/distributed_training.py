@@ -20,7 +20,7 @@ from vizoo.common.ranks import same_everywhere
 from vizoo.nas import activate, search_space
 from vizoo.nas.distributed import HookDDPStrategy, ReplicaDriftCheck
 from vizoo.nas.distributed.gradients.strategy import _make_hook
-from vizoo.nas.training import SupernetTask, UniformSampler
+from vizoo.nas.training import ProgressiveShrinking, Stage, SupernetTask, UniformSampler
 
 
 def trainer(strategy="auto", devices=1, **settings):
@@ -79,6 +79,17 @@ def train_supernet(rank, processes, settings):
         "bytes": strategy.hook.bytes_sent if processes > 1 else 0,
         "kinds": sorted({type(module).__name__ for module in task.net.modules()}),
     }
+
+
+def sort_by_the_loss(rank, processes):
+    """Weights of the toy supernet once each process has sorted by batches of its own."""
+    torch.manual_seed(0)
+    task = Regression(lr=1e-12)
+    stages = [Stage("all", 1, ["*"], sort_channels="taylor")]
+    strategy = HookDDPStrategy(process_group_backend="gloo")
+    found = trainer(strategy, processes, max_epochs=1)
+    found.fit(ProgressiveShrinking(task, stages), Shares(32, batch_size=4))
+    return weights(task.net).tolist()
 
 
 class DifferByRank(UniformSampler):

@@ -66,6 +66,11 @@ def test_channels_last_parameters_travel_in_their_own_order():
         assert max(found.values()) < 1e-7, found
 
 
+def test_processes_sort_channels_alike():
+    one, other = run_ranks(2, remote.sort_by_the_loss, 2)
+    assert one == other and one != remote.start_weights().tolist()
+
+
 def test_different_subnets_are_an_error():
     for said in run_ranks(2, remote.different_subnets):
         assert said.startswith("the processes drew different subnets for one step")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import signal
@@ -9,9 +10,12 @@ import signal
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
+from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import fit_forked, quiet_trainer
 
+from vizoo.nas.conversion.importance import taylor_scores
+from vizoo.nas.sorting import sort_channels
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
 
@@ -110,6 +114,28 @@ def test_sorting_keeps_the_largest_network(tmp_path):
     torch.testing.assert_close(importance.sum(), old.abs().sum())
 
 
+def test_sorting_by_the_loss_of_training_batches(tmp_path):
+    task, before = Regression(lr=1e-12), Regression()
+    stages = [Stage("large", 1), Stage("width", 1, ["*.width"], sort_channels="taylor")]
+    _fit(tmp_path, task, stages=stages, limit_val_batches=0)
+    kept = torch.load(tmp_path / "checkpoints" / "stage1_large.ckpt", weights_only=True)
+    weights = kept["state_dict"].items()
+    before.net.load_state_dict({name.removeprefix("task.net."): value for name, value in weights})
+    scores = taylor_scores(
+        before.net.eval(),
+        Data().train_dataloader(),
+        lambda net, batch: F.mse_loss(net(batch[0]), batch[1]),
+    )
+    magnitude = copy.deepcopy(before.net)
+    sort_channels(magnitude)
+    sort_channels(before.net, scores)
+    for name, value in before.net.named_parameters():
+        torch.testing.assert_close(task.net.get_parameter(name), value)
+    assert not torch.equal(
+        magnitude.blocks[0].expand.weight, before.net.blocks[0].expand.weight
+    )  # which would be another order
+
+
 def test_the_largest_of_the_first_stage_teaches(tmp_path):
     seen = []
 
@@ -166,6 +192,8 @@ def test_numbers_that_do_not_fit():
         Stage("a", 2, warmup_epochs=2)
     with pytest.raises(ValueError, match="lr -1 has to be positive"):
         Stage("a", 2, lr=-1)
+    with pytest.raises(ValueError, match="'a': sort_channels 'tailor': choose true, false, mag"):
+        Stage("a", 2, sort_channels="tailor")
 
 
 CONFIG = """
@@ -181,7 +209,7 @@ model:
       - name: width
         epochs: 2
         opens: ["*.width"]
-        sort_channels: true
+        sort_channels: taylor
         sampler: {class_path: vizoo.nas.training.UniformSampler, init_args: {count: 3}}
       - {name: depth, epochs: 1, opens: [depth]}
 data:
