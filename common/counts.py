@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -119,7 +120,7 @@ class _Watch(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        result = function(*args, **kwargs)
+        result = _called(function, args, kwargs)
         if not (_is_view(function) or str(function).startswith("aten.empty")):
             formula = flop_registry.get(function.overloadpacket)
             flops = formula(*args, **kwargs, out_val=result) if formula else 0
@@ -139,6 +140,71 @@ class _Watch(TorchDispatchMode):
                     self._alive[ref] = value.untyped_storage().nbytes()
                     self._bytes += self._alive[ref]
         self.peak = max(self.peak, self._bytes)
+
+
+_MOST = 10_000  # results that are remembered
+_known: dict[Any, Any] = {}
+
+
+def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """What an operator returns on the meta device.
+
+    Many are a long way of smaller ones there, and subnets of one supernet have most of their calls
+    in common: so shapes of results are remembered.
+    """
+    key = _specification((args, kwargs)) if _is_functional(function) else None
+    if key is None:
+        return function(*args, **kwargs)
+    if (known := _known.get((function, key))) is not None:
+        return _made(known)
+    result = function(*args, **kwargs)
+    known = _specification(result)
+    if known is not None and _bytes(result) == _bytes(_made(known)):
+        if len(_known) >= _MOST:
+            _known.clear()
+        _known[function, key] = known
+    return result
+
+
+@cache
+def _is_functional(function: Any) -> bool:
+    """Whether an operator returns tensors of its own and changes none."""
+    schema = function._schema
+    return all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
+
+
+def _specification(value: Any) -> Any:
+    """A value with the shapes of tensors in their places, hashable; None where that is not all."""
+    kind = type(value)
+    if kind in (Tensor, nn.Parameter):
+        plain = value.is_meta and value.layout == torch.strided and not value.dtype.is_complex
+        if not plain or value.storage_offset():
+            return None
+        return Tensor, value.shape, value.stride(), value.dtype
+    if isinstance(value, dict):
+        return _specification([*value.items()])
+    if isinstance(value, (tuple, list)):
+        parts = tuple(map(_specification, value))
+        return None if None in parts else (list if kind is list else tuple, parts)
+    # With the type, since 1, 1.0 and True are equal.
+    return (kind, value) if value is None or isinstance(value, _PLAIN) else None
+
+
+_PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _made(specification: Any) -> Any:
+    """A value that has a specification."""
+    kind, *parts = specification
+    if kind is Tensor:
+        shape, stride, dtype = parts
+        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
+    return kind(map(_made, parts[0])) if kind in (tuple, list) else parts[0]
+
+
+def _bytes(result: Any) -> list[int]:
+    """Those of the storages of the tensors that an operator returned."""
+    return [x.untyped_storage().nbytes() for x in tree_leaves(result) if isinstance(x, Tensor)]
 
 
 def _is_view(function: Any) -> bool:

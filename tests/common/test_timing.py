@@ -114,6 +114,45 @@ def test_counts():
     assert net.training and net.conv.weight.device.type == "cpu"
 
 
+class Awkward(nn.Module):
+    """Calls alike but for a number's type or a stride, and some that change or make something."""
+
+    def forward(self, x):
+        x = (
+            torch.cat([x, x.transpose(2, 3).transpose(2, 3).contiguous() * True], 1) * 1
+            + x.sum() * 1.0
+        )
+        parts = [part.mul_(2).add(1) for part in x.split(2, 1)]
+        values, places = torch.cat(parts, 1).max(1)
+        steps = torch.arange(4, device=x.device)
+        known = torch.arange(3)  # on the CPU, with its values
+        return values[..., : int(known[-1])], places.float() + steps[0], (x > 0).half()
+
+
+def test_counts_are_those_without_what_is_remembered(monkeypatch):
+    wide = torch.rand(1, 2, 8, 16).contiguous(memory_format=torch.channels_last)
+    cases = [
+        (Awkward(), torch.rand(1, 2, 8, 8)),
+        (Awkward(), wide),
+        (Net(), torch.rand(1, 3, 8, 16)),
+    ]
+    first, again = ([(count(*case), keys(*case)) for case in cases] for _ in range(2))
+    monkeypatch.setattr("vizoo.common.counts._is_functional", lambda function: False)
+    assert first == again == [(count(*case), keys(*case)) for case in cases]
+
+
+def keys(net, x):
+    return [operator.key for operator in follow(on_meta(net), x.to("meta"))[0]]
+
+
+def test_what_is_remembered_has_an_end(monkeypatch):
+    known = {}
+    monkeypatch.setattr("vizoo.common.counts._known", known)
+    monkeypatch.setattr("vizoo.common.counts._MOST", 3)
+    sizes = [len(known) for side in range(4, 12) if count(Net(), torch.rand(1, 3, side, side))]
+    assert 0 < max(sizes) <= 3
+
+
 def test_operators():
     net = on_meta(Net())
     x = torch.rand(1, 3, 8, 16, device="meta")
