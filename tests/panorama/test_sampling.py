@@ -67,6 +67,14 @@ def test_no_seam_and_no_step_across_the_poles(width):
         assert (found - opposite).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("width", [16, 15])
+def test_a_mirror_image_is_mirrored_up_to_the_poles(width):
+    """Beyond a pole lies what is half a turn away: with an odd width between two pixels."""
+    image, looks = torch.rand(1, 2, 8, width, dtype=F64), pixel_directions(40, 36).flatten(0, 1)
+    mirrored = sample_equirectangular(image.flip(3), looks * torch.tensor([-1.0, 1, 1], dtype=F64))
+    assert (mirrored - sample_equirectangular(image, looks)).abs().max() < 1e-10
+
+
 @pytest.mark.parametrize(
     "change, axes",
     [
