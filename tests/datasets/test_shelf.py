@@ -363,6 +363,14 @@ def test_other_ways_to_read_a_file_are_other_samples(tmp_path, images):
     assert PanoramaDataset([], lambda path: path).cache.name is None
 
 
+def test_a_file_that_changed_is_another_sample(images):
+    file, names = images / "cat" / "0.png", set()
+    for seconds in (1, 2):  # and its size stays
+        os.utime(file, (seconds, seconds))
+        names.add(source_name([file]))
+    assert len(names) == 2
+
+
 def panoramas(root):
     sample = {"image": torch.rand(3, 16, 32), "depth": torch.rand(1, 16, 32) + 0.5}
     sample["valid"] = sample["depth"] > 0.7

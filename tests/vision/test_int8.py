@@ -75,6 +75,24 @@ def test_truth_is_what_counts_where_there_is_any(file):
     assert found.parts["encoder"] == pytest.approx((0.55 + 0.45 + 0.15 - 1.1) / 3)
 
 
+def test_what_calibrates_does_not_measure(file):
+    calibrated, measured = set(), set()
+
+    class Noting(Fake):
+        def quantize(self, source, target, inputs, kept):
+            calibrated.update(map(id, inputs))
+            super().quantize(source, target, inputs, kept)
+
+        def read(self, file, dtype):
+            run, facts = super().read(file, dtype)
+            return (lambda inputs: measured.add(id(inputs)) or run(inputs)), facts
+
+    given = samples(5)
+    assert quantize(Noting(), file, given, 1.0).samples == len(measured) == 2
+    assert not calibrated & measured
+    assert calibrated | measured == {id(sample.inputs) for sample in given}
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("truth", [None, torch.ones(1, 1, 2, 2)])
 def test_a_part_whose_outputs_are_no_numbers_stays_in_float(file, value, truth):
