@@ -411,17 +411,26 @@ class TestWarpByDisparity(OperatorTester):
         far = torch.full_like(disparity, 1e6)
         torch.testing.assert_close(self.call(image, disparity), self.call(image, far))
 
-    def test_gradients_where_disparity_is_lost(self):
-        """None to the image; the other pixels' as if it were elsewhere."""
-        image, disparity = (x.requires_grad_() for x in self.inputs())
+    @pytest.mark.parametrize("name", ["warp_by_disparity", "warp_by_disparity_fused"])
+    def test_gradients_where_disparity_is_lost(self, name):
+        """None to the image; the other pixels' as if it were elsewhere; its own is the result."""
+        operator = getattr(torch.ops.vizoo, name)
+        image, disparity = self.inputs()
         lost = torch.zeros_like(disparity, dtype=torch.bool)
         lost[0, 0, 1, 2] = lost[1, 0, 0, 0] = True
         share = torch.randn(image.shape, dtype=image.dtype)
-        found, wanted = (
-            torch.autograd.grad(self.call(image, disparity.masked_fill(lost, d)), image, g)[0]
-            for d, g in ((math.nan, share), (1.0, share.masked_fill(lost, 0)))
-        )
-        torch.testing.assert_close(found, wanted)
+
+        def gradients(place, share):
+            given = image.clone(), disparity.masked_fill(lost, place)
+            given = [x.requires_grad_() for x in given]
+            out = operator(*given, self.padding, self.align_corners)
+            return torch.autograd.grad(out, given, share)
+
+        found = gradients(math.nan, share)
+        to_image, to_disparity = gradients(1.0, share.masked_fill(lost, 0))
+        torch.testing.assert_close(found[0], to_image)
+        own = torch.where(lost, share.sum(1, keepdim=True), to_disparity)
+        torch.testing.assert_close(found[1], own)
 
     def test_refuses(self):
         image, disparity = self.inputs()
