@@ -152,17 +152,18 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Many are a long way of smaller ones there, and subnets of one supernet have most of their calls
     in common: so shapes of results are remembered.
     """
-    key = _specification((args, kwargs)) if _is_functional(function) else None
-    if key is None:
+    given = _specification((args, kwargs)) if _is_functional(function) else None
+    if given is None:
         return function(*args, **kwargs)
-    if (known := _known.get((function, key))) is not None:
+    key = function, given, torch.get_default_dtype()  # of what is made without a type
+    if (known := _known.get(key)) is not None:
         return _made(known)
     result = function(*args, **kwargs)
     known = _specification(result)
     if known is not None and _bytes(result) == _bytes(_made(known)):
         if len(_known) >= _MOST:
             _known.clear()
-        _known[function, key] = known
+        _known[key] = known
     return result
 
 

@@ -145,6 +145,20 @@ def keys(net, x):
     return [operator.key for operator in follow(on_meta(net), x.to("meta"))[0]]
 
 
+def test_what_is_remembered_is_of_one_default_type():
+    class Line(nn.Module):
+        def forward(self, x):
+            return torch.arange(0.0, 64.0, device=x.device)
+
+    x = torch.rand(1)
+    single = count(Line(), x).memory
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert count(Line(), x).memory == single + 64 * 4
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_what_is_remembered_has_an_end(monkeypatch):
     known = {}
     monkeypatch.setattr("vizoo.common.counts._known", known)
