@@ -36,7 +36,8 @@ def sort_selected(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
         if not isinstance(module, Sliced):
             continue
         axes = {}
-        for tensor, dim, number, _ in module.axes():
+        cuts = ((name, *cut) for name, dims in module._cuts.items() for cut in dims.items())
+        for tensor, dim, number in cuts:
             if isinstance(number, Selection):
                 known |= {place.channel: place for place in number.places if place.choice}
                 axes[tensor, dim] = torch.tensor([place.channel for place in number.places])

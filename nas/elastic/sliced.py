@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..values import Placed, Value
 from .base import (
-    Axis,
     Copies,
     ElasticModule,
     Part,
@@ -61,11 +60,6 @@ class Sliced(ElasticModule):
             for name, cuts in self._cuts.items()
         }
         return _Slices(tensors, {name: v.at(values) for name, v in self._attributes.items()})
-
-    def axes(self) -> tuple[Axis, ...]:
-        """All dimensions of which a part may be active; a weight's readers are not told apart."""
-        cuts = ((name, *cut) for name, dims in self._cuts.items() for cut in dims.items())
-        return tuple(Axis(*cut, "keeps") for cut in cuts)
 
     def _in_use(self, active: _Slices) -> dict[str, Tensor]:
         """The active slices, in the memory format of the tensors that they are of."""

@@ -8,9 +8,10 @@ import torch
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import Strategy
 from ranks import run_ranks
+from torch import nn
 from toy_regression import Net
 
-from vizoo.nas import activate, search_space
+from vizoo.nas import activate, convert, search_space
 from vizoo.nas.distributed import MergePlan
 from vizoo.nas.distributed.gradients.regions import active_regions, views
 from vizoo.nas.distributed.gradients.strategy import HOOKS, _make_hook
@@ -111,6 +112,13 @@ def test_regions_hold_all_gradients():
                 held = sum(view.abs().sum().double() for view in inside)
                 assert held == pytest.approx(parameter.grad.abs().sum().double().item())
     assert not active_regions(net, LargestSampler().subnets(space, 0))
+
+
+def test_converted_layers_travel_whole():
+    """Their channels lie anywhere: pieces of them would take longer to gather than to send."""
+    plain = nn.Sequential(nn.Conv2d(3, 32, 1), nn.Conv2d(32, 2, 1))
+    net = convert(plain, torch.rand(1, 3, 4, 4)).net
+    assert not active_regions(net, [search_space(net).smallest()])
 
 
 def test_regions_of_a_concatenation_have_gaps():
