@@ -157,6 +157,16 @@ def _onnx_operators_are_read_once():
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _measurements_are_few():
+    """Subnets take two seconds each otherwise, and hundreds of operators a hundredth of one."""
+    with (
+        mock.patch("vizoo.nas.efficiency.operators._SECONDS", 0.0),
+        mock.patch.multiple("vizoo.vision.subnets.bench", _SECONDS=0.0, _REPETITIONS=3),
+    ):
+        yield
+
+
 @pytest.fixture
 def distributed_ends():
     """What a strategy of several processes leaves in this one is taken back after the test."""

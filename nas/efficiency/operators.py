@@ -21,6 +21,8 @@ from ...common.timing import measure
 
 __all__ = ["add_operators", "line", "operators_of"]
 
+_SECONDS = 0.01  # that each operator is measured, at least
+
 
 def line(sums: ArrayLike, measured: ArrayLike) -> Callable[[float], float]:
     """The line with the least squared relative error; without offset for a single point.
@@ -61,7 +63,7 @@ def add_operators(
         for kind in dict.fromkeys((dtype, torch.float32)):
             try:
                 call = _call(operator, device, kind)
-                timing = measure(call, device, warmup=2, repetitions=5, seconds=0.01)
+                timing = measure(call, device, warmup=2, repetitions=5, seconds=_SECONDS)
             except (RuntimeError, NotImplementedError, IndexError):
                 continue  # no kernel of this type, or one that wants more than random values
             median = round(timing.median, 5)
