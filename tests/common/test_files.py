@@ -28,6 +28,16 @@ def test_failure_keeps_the_earlier_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_an_earlier_file_is_replaced_and_not_written_over(tmp_path):
+    """Who reads it meanwhile reads it to its end."""
+    target, kept = tmp_path / "a.txt", tmp_path / "b.txt"
+    target.write_text("earlier")
+    kept.hardlink_to(target)  # as an open file
+    with atomic_write(target) as temporary:
+        temporary.write_text("whole")
+    assert (target.read_text(), kept.read_text()) == ("whole", "earlier")
+
+
 def test_folder_in_the_way(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder"), atomic_write(tmp_path):
         pass
