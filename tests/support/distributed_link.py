@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch.distributed as dist
 
@@ -26,3 +28,9 @@ def timed(rank, longest):
         patch.setattr("vizoo.common.timing.now", lambda device: clock)
         patch.setattr(dist, "all_reduce", all_reduce)
         return measure_all_reduce(sizes=SIZES, seconds=0.01, longest=longest), count
+
+
+def printed(rank, function, path, *arguments):
+    """Call a function of a process; what it prints comes at the end of a file."""
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
+    function(rank, *arguments)

@@ -10,6 +10,7 @@ import sys
 import distributed_link as remote
 import pytest
 from ranks import run_ranks
+from torch.multiprocessing.spawn import start_processes
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed.schedule.link import LINKS, SIZES, Link, fit_link
@@ -70,11 +71,19 @@ def test_the_slowest_process_counts():
     assert len(found) == 5  # each takes longer
 
 
-def test_a_measured_link_is_written_and_planned_with(tmp_path, capfd):
+def test_a_measured_link_is_written_and_planned_with(tmp_path, monkeypatch, capsys):
+    """By processes that are forked from one with all imports done."""
+
+    def spawn(function, arguments, nprocs):
+        given = function, tmp_path / "said.txt", *arguments
+        start_processes(remote.printed, given, nprocs, start_method="forkserver")
+        print((tmp_path / "said.txt").read_text())
+
+    monkeypatch.setattr(sys.modules[start_processes.__module__], "spawn", spawn)
     path = tmp_path / "link.json"
     words = ["comm", "measure", "--processes", "2", "--seconds", "0.01", "--out", str(path)]
     code = main([*words, "--json"])
-    said = capfd.readouterr()
+    said = capsys.readouterr()
     if code:
         assert code == 2 and "took no longer than small ones: measure again" in said.err
         pytest.skip("this machine is too busy to measure a link")
@@ -85,7 +94,7 @@ def test_a_measured_link_is_written_and_planned_with(tmp_path, capfd):
     link = Link.load(path)
     assert (link.alpha, link.beta) == (report["alpha"], report["beta"])
     assert main(["comm", "plan", *MODEL, "--link", str(path), "--processes", "64", "--json"]) == 0
-    planned = json.loads(capfd.readouterr().out)
+    planned = json.loads(capsys.readouterr().out)
     assert (planned["processes"], planned["beta"]) == (64, link.at(64).beta)
 
 
