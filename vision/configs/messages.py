@@ -45,6 +45,8 @@ def condense(message: str) -> str:
     text = " ".join(kept) or message.strip()
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
     text = re.sub(r"Expected an? (\w+)\.? (?:Got|Given) value:", r"expected \1, got", text)
+    text = re.sub(r"Expected a typing\.Literal\[(.*?)\]", r"expected one of \1", text)
+    text = re.sub(r"Expected an? (\w+) expected one of", r"expected \1 or one of", text)
     inner = re.search(r"Got value: Namespace\(class_path='([\w.]+)\.(\w+)'", text)
     owners = [(inner[1], inner[2])] if inner else re.findall(r"class_path '([\w.]+)\.(\w+)'", text)
     hint = _nearest_option(text, owners[-1]) if owners else ""

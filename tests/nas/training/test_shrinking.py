@@ -231,6 +231,13 @@ def _command(folder, *words, **environment):
     )
 
 
+def test_a_mistyped_word_is_told_in_one_line(tmp_path):
+    done = fit_forked(tmp_path, CONFIG.replace("taylor", "tailor"))
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("vizoo: error: "))
+    assert done.returncode == 2
+    assert line.endswith("\"sort_channels\": expected bool or one of 'magnitude', 'taylor'")
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
 def test_killed_and_resumed_it_ends_the_same(tmp_path):
     stages = [("1", "large"), ("2", "kernel"), ("3", "width"), ("4", "depth")]
