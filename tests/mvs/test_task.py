@@ -176,14 +176,21 @@ def test_supernet_trains(tmp_path):
     assert {"val/largest/rel", "val/smallest/rel"} <= set(trainer.logged_metrics)
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder of scenes that were generated once."""
+    return str(tmp_path_factory.mktemp("drawn"))
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_built_in_configs_run(config, tmp_path, monkeypatch):
+def test_built_in_configs_run(config, drawn, tmp_path, monkeypatch):
     """Its own settings, on small generated scenes and with the tiny network, one step."""
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
+    size = {"length": 2, "height": 128, "width": 128, "views": 2}
     scenes = {
         "class_path": "vizoo.datasets.worlds.views.WorldViews",
-        "init_args": {"length": 2, "height": 128, "width": 128, "views": 2},
+        "init_args": {**size, "cache": drawn},
     }
     data = settings["data"]["init_args"]
     for name in ("train", "val", "test", "predict"):
