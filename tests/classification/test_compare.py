@@ -8,6 +8,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -94,7 +95,7 @@ ROWS = {
     "largest": {
         **CONVERTED,
         "search": ONE_SHOT,
-        "pick": {"by": "largest", "measured": 8},
+        "pick": {"by": "largest", "measured": 4},
         "limits": {"macs": "50%", "latency": "300%"},
         "weights": "inherited",
     },
@@ -112,7 +113,10 @@ ROWS = {
 
 @pytest.fixture(autouse=True)
 def brief(monkeypatch):
-    """Subnets are measured a few times, not for seconds."""
+    """Subnets are measured a few times, not for seconds, and few are looked at."""
+    few = partial(candidates.best_subnet, population=8, generations=3)
+    monkeypatch.setattr(candidates, "best_subnet", few)
+    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 16)
     monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
     monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
     monkeypatch.setattr(candidates, "_SECONDS", 0.0)
