@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -228,14 +227,17 @@ class ProgressiveShrinking(SupernetTask):
     def _scores(self) -> dict[str, Tensor]:
         """How important weights are to the largest network's loss; the same on all processes."""
         net, (rank, processes) = self.task.net, rank_and_size()
+
+        def loss(net: nn.Module, batch: Any) -> Tensor:
+            with (
+                self.trainer.precision_plugin.forward_context(),
+                torch.autocast(self.device.type, enabled=False),  # half's gradients could vanish
+            ):
+                return training_loss(self.task, net, batch)
+
         activate(net, self.full_space.largest())
-        with (
-            first_batches(self.trainer, _SCORED, rank, processes) as batches,
-            evaluating(net),
-            self.trainer.precision_plugin.forward_context(),
-            torch.autocast(self.device.type, enabled=False),  # half's gradients could vanish
-        ):
-            scores = taylor_scores(net, batches, partial(training_loss, self.task))
+        with first_batches(self.trainer, _SCORED, rank, processes) as batches, evaluating(net):
+            scores = taylor_scores(net, batches, loss)
         for score in scores.values() if processes > 1 else ():
             dist.all_reduce(score)
         return scores

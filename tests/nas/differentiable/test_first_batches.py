@@ -3,11 +3,11 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
 
-from vizoo.nas.training import SupernetTask
+from vizoo.nas.training import ProgressiveShrinking, Stage, SupernetTask
 from vizoo.nas.training.evaluation import first_batches
 
 
@@ -60,3 +60,22 @@ def test_batches_have_the_precision_of_training(precision):
     trainer = quiet_trainer(None, precision=precision, **settings)
     trainer.fit(SupernetTask(Regression(), recalibration_batches=1), Data())
     assert trainer.callback_metrics["val/largest/error"].isfinite()
+
+
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_samples_are_drawn_as_ever_where_channels_are_sorted(precision):
+    drawn = []
+
+    class Noting(Data):
+        def train_dataloader(self):
+            def collate(samples):
+                drawn.append(torch.get_default_dtype())
+                return default_collate(samples)
+
+            return DataLoader(self.train, self.batch_size, collate_fn=collate)
+
+    settings = {"max_epochs": 1, "enable_checkpointing": False, "limit_val_batches": 0}
+    trainer = quiet_trainer(None, precision=precision, **settings)
+    stages = [Stage("all", 1, ["*"], sort_channels="taylor")]
+    trainer.fit(ProgressiveShrinking(Regression(), stages), Noting())
+    assert set(drawn) == {torch.float32}
