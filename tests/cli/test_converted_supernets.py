@@ -23,7 +23,8 @@ def test_train_and_cut(root, tmp_path, monkeypatch, capsys):
         data[part][0]["init_args"]["length"] = 8
     data.update(batch_size=4, workers=0)
     settings = config["model"]["init_args"]
-    settings["stages"] = [{"name": "widths", "epochs": 2, "opens": ["*.width"]}]
+    stage = {"name": "widths", "epochs": 2, "opens": ["*.width"], "sort_channels": "taylor"}
+    settings["stages"] = [stage]
     settings["recalibration_batches"] = 1
     config["trainer"].update(accelerator="cpu", max_steps=2)  # interrupted
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
