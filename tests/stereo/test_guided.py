@@ -172,7 +172,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
 
     task.net.forward = spy
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    scenes = GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)
+    scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
     losses = [task.loss(task.outputs(batch), batch).item()]
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "stereo").glob("*.yaml"))
 
 
+_DRAWN = tempfile.TemporaryDirectory()  # scenes, which most tests share
+
+
 def _data(length=4, **arguments):
-    scenes = GeneratedStereo(length, 64, 128, seed=1, max_disparity=32)
+    scenes = GeneratedStereo(length, 64, 128, seed=1, max_disparity=32, cache=_DRAWN.name)
     settings = {"crop_height": 64, "crop_width": 128, "batch_size": 2, "workers": 0}
     return StereoDataModule(
         train=[scenes],
@@ -196,12 +200,12 @@ def data(tmp_path_factory):
         "VIZOO_STOCK": trees.stock(root / "stock"),
         "SCENEFLOW": trees.sceneflow(root / "sceneflow"),
         "PAIRS": trees.middlebury2014(root / "pairs"),
+        "HOME": root,  # where scenes are cached, which some configs have in common
     }
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_built_in_config_runs(config, data, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
     for name, folder in data.items():
         monkeypatch.setenv(name, str(folder))
     monkeypatch.chdir(tmp_path)
@@ -305,7 +309,7 @@ def test_unknown_loss():
 
 
 def test_a_supernet_is_trained_and_read_without_its_trainer(tmp_path):
-    task = StereoTask("easnet", {"max_disparity": 48}, loss="upsampled", optimizer="adamw")
+    task = StereoTask("easnet_light", {"max_disparity": 48}, loss="upsampled", optimizer="adamw")
     trainer = quiet_trainer(tmp_path, max_epochs=1, limit_val_batches=1)
     wrapped = SupernetTask(task, SandwichSampler(0), distillation="in_place")
     trainer.fit(wrapped, _data(length=2))
@@ -313,6 +317,6 @@ def test_a_supernet_is_trained_and_read_without_its_trainer(tmp_path):
     assert {"val/largest/epe", "val/smallest/epe", "train/loss"} <= set(metrics)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
     net = load_weights(tmp_path / "last.ckpt")
-    assert net.architecture == {"name": "easnet", "max_disparity": 48}
+    assert net.architecture == {"name": "easnet_light", "max_disparity": 48}
     state = task.net.state_dict()
     assert all(torch.equal(state[name], value) for name, value in net.state_dict().items())
