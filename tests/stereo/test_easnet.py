@@ -177,6 +177,14 @@ def test_a_peak_at_the_end_of_the_candidates(candidates):
     assert share.flatten().tolist() == pytest.approx([1, 1], abs=1e-4)
 
 
+def test_a_peak_has_as_many_neighbours_on_either_side():
+    scores = torch.randn(1, 12, 6, 7, dtype=torch.float64)
+    disparity, share = peak_argmin(scores)
+    mirrored, same = peak_argmin(scores.flip(1))
+    torch.testing.assert_close(mirrored, 11 - disparity)
+    torch.testing.assert_close(same, share)
+
+
 @pytest.mark.parametrize("height, width", [(25, 31), (37, 100), (24, 24)])
 def test_any_size(supernet, height, width):
     views = torch.rand(2, 1, 3, height, width).unbind()
