@@ -22,8 +22,8 @@ def active_regions(
 ) -> dict[int, list[Region]]:
     """By its `id`, of each parameter that channels are chosen of, the channels that subnets use.
 
-    Where several subnets use different ones, all of them; parameters that are used whole are left
-    out. Gradients are zero outside.
+    Where several subnets use different ones, all of them. Left out are parameters that are used
+    whole, and those of converted layers, whose channels lie scattered. Gradients are zero outside.
     """
     space = search_space(net)
     chosen = [space.validate(architecture) for architecture in architectures]
