@@ -53,11 +53,21 @@ def _trainings():
             yield pytest.param(path, 1, id=f"{path.stem}-first")
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Environment variables of the configs, and what lies there."""
+    root = tmp_path_factory.mktemp("data")
+    return {
+        "VIZOO_STOCK": trees.stock(root / "stock"),
+        "SCENEFLOW": trees.sceneflow(root / "sceneflow"),
+        "HOME": root,  # where scenes are cached, which some configs have in common
+    }
+
+
 @pytest.mark.parametrize(("config", "count"), _trainings())
-def test_a_few_steps_of_every_stage(config, count, tmp_path, monkeypatch):
-    monkeypatch.setenv("VIZOO_STOCK", str(trees.stock(tmp_path / "stock")))
-    monkeypatch.setenv("SCENEFLOW", str(trees.sceneflow(tmp_path / "sceneflow")))
-    monkeypatch.setenv("HOME", str(tmp_path))  # where scenes are cached
+def test_a_few_steps_of_every_stage(config, count, data, tmp_path, monkeypatch):
+    for name, folder in data.items():
+        monkeypatch.setenv(name, str(folder))
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     stages = settings["model"]["init_args"]["stages"]
@@ -69,6 +79,8 @@ def test_a_few_steps_of_every_stage(config, count, tmp_path, monkeypatch):
     # The stages are the same with a level and three quarters of the weights less.
     small = {"levels": 3} if _task(settings)["model"] == "easnet_extended" else {}
     arguments = _task(settings).get("model_args", {})
+    if "convert" in arguments:
+        arguments["convert"]["size"] = [48, 96]
     _task(settings)["model_args"] = {**arguments, "max_disparity": 48, **small}
     trainer = {"limit_train_batches": 1, "limit_val_batches": 1, "logger": False, "callbacks": []}
     settings["trainer"] |= {**trainer, "enable_progress_bar": False, "num_sanity_val_steps": 0}
