@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
         warn(f"of an earlier run, not of these pairs: {calib}")
     summary |= {"kind": "pairs", "items": items}
     status = end_run(summary, out, args.json, len(sources))
-    if written and not (args.json or old or stale):
+    if written and status != 130 and not (args.json or old or stale):
         print(f"next: vizoo infer stereo {out} --out {out}/result")
     return status
 

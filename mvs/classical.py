@@ -45,8 +45,9 @@ class SourceCorrelation:
         self.moments = {window: moments(self.reference, window) for window in windows}
         height, width = images.shape[-2:]
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-        pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(images)
-        poses = relative_pose(extrinsics[:1], extrinsics[1:]).to(images)
+        pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(grey)
+        poses = relative_pose(extrinsics[:1], extrinsics[1:]).to(grey)
+        intrinsics = intrinsics.to(grey)
         turned = intrinsics[1:] @ poses[:, :3, :3] @ invert_intrinsics(intrinsics[0])
         self.directions = turned @ pixels  # (S, 3, H W)
         self.shifts = intrinsics[1:] @ poses[:, :3, 3:]  # (S, 3, 1)

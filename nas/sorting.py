@@ -68,8 +68,9 @@ def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
     convolutions. In a converted network all widths are sorted: the important channels come to the
     places that smaller subnets keep, so that the plan of its conversion holds on.
 
-    The gate of a squeeze-excite does not count as a reader of the channels that it scales; its
-    own reduced channels are sorted too. An optimiser's moments are not permuted: make a new one.
+    Without scores the gate of a squeeze-excite does not count as a reader of the channels that it
+    scales; its own reduced channels are sorted too. An optimiser's moments are not permuted: make
+    a new one.
 
     Args:
         model: the supernet.

@@ -55,6 +55,12 @@ def test_windows_grow_with_the_picture(textured_views):
     assert not torch.equal(few(windows=(9,))[0], large[0])
 
 
+def test_views_in_float64_are_compared_as_others(textured_views):
+    views = {k: textured_views[k].double() for k in ("images", "intrinsics", "extrinsics")}
+    double, single = (sweep({**textured_views, **v}, planes=8)[0] for v in (views, {}))
+    torch.testing.assert_close(double.float(), single, rtol=1e-3, atol=1e-3)
+
+
 def test_exposure_changes_nothing(textured_views, swept):
     darker = textured_views["images"].clone()
     darker[1:] = 0.6 * darker[1:] + 0.1
