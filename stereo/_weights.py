@@ -66,7 +66,7 @@ EASNET_SCALED = {
         "steps of vizoo fit --config search/easnet_scaled_world.yaml, each from what came out "
         "before, the last two at a rate of 8e-4 that falls to zero, on the first 1,200 worlds and "
         "at last on 2,000; the mean of that and what 1,712 steps more gave, in float32 on a GPU, "
-        "of twelve crops of 216x504 of 8,400 other worlds, half of them without a camera's faults, "
+        "of twelve crops of 216x504 of 7,500 other worlds, half of them without a camera's faults, "
         "and 4,700 layered scenes, at a rate of 1.2e-3 that falls to zero",
         input={"max_disparity": 192},
         reach=80,
