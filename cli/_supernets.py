@@ -71,6 +71,9 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     parser.add_argument(
         "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
     )
+    parser.add_argument(
+        "--batch", type=int, metavar="N", help=f"images at once (default: {table}1)"
+    )
     add_int8(parser)
     parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"
@@ -99,7 +102,7 @@ def set_up(
     from ..vision.subnets.bench import Bench
 
     given = table.conditions if table is not None else None
-    check_least(args, threads=1)
+    check_least(args, threads=1, batch=1)
     if threads := args.threads or getattr(given, "threads", None):
         torch.set_num_threads(threads)
     sized = given or (near.conditions if near is not None else None)
@@ -107,10 +110,11 @@ def set_up(
         size = sized.height, sized.width
     else:
         size = parse_size(args.input or "288x576", "--input", "288x576")
+    batch = args.batch or getattr(given, "batch", 1)
     device = args.device or getattr(given, "device", "cpu")
     dtype = args.dtype or getattr(given, "dtype", "float32")
     runtime = args.runtime or getattr(given, "runtime", "torch")
-    how = {"size": size, "device": device, "dtype": dtype, "runtime": runtime}
+    how = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
     bench = Bench.here(net, space, **how)
     check_int8(args, dtype)
     if dtype == "int8":

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     near = None
     if measured and not own.exists():
         size = parse_size(args.input, "--input", "288x576") if args.input else None
-        how = size, args.device, args.dtype, args.runtime
+        how = size, args.batch, args.device, args.dtype, args.runtime
         near = table_beside(args.supernet, net, space, *how)
     bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
     if measured and near is None and begun(bench, own) is None:

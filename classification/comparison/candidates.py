@@ -240,7 +240,7 @@ def _derived(
 ) -> Architecture:
     """What a differentiable search finds."""
     search = cast("Search", row.search)
-    bounds = _bounds(row, Bench.here(task.net, size=config.size), shared)
+    bounds = _bounds(row, Bench.here(task.net, size=config.size, batch=config.batch), shared)
     if len(bounds) > 1 or bounds.keys() - {"parameters", "macs"}:
         raise ValueError(f"dnas takes one limit, of parameters or macs, not {', '.join(bounds)}")
     costs = [Cost(bound, cast("Any", kind)) for kind, bound in bounds.items()]
@@ -312,7 +312,7 @@ def _picked(
     """The architecture that a row's pick takes."""
     pick, leaves, rng = cast("Pick", row.pick), weights.leaves, random.Random(seed)
     space = leaves.tree.space
-    bench = Bench.here(leaves.net, space, size=config.size)
+    bench = Bench.here(leaves.net, space, size=config.size, batch=config.batch)
     bounds = _bounds(row, bench, shared)
     if pick.by == "largest":
         if not bounds:

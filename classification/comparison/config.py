@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -172,7 +173,8 @@ class CompareConfig:
     rows: Mapping[str, Row]  #: by name, in order
     training: Mapping[str, Any]  #: the recipe: `epochs`, and arguments of `ClassificationTask`
     seeds: Sequence[int]  #: each row is found and trained anew for each
-    size: tuple[int, int]  #: (height, width) at which costs are counted and measured
+    size: tuple[int, int]  #: (height, width) of images whose costs are counted and measured
+    batch: int  #: so many of them at once, 1 by default
     made_of: Mapping[str, Any]  #: the config as it was read
 
     @classmethod
@@ -197,6 +199,7 @@ class CompareConfig:
         parser.add_argument("--training", type=dict[str, Any])
         parser.add_argument("--seeds", type=list[int])
         parser.add_argument("--size", type=tuple[int, int])
+        parser.add_argument("--batch", type=PositiveInt, default=1)
         given = {key: value for key, value in copy.deepcopy(content).items() if str(key)[:1] != "_"}
         try:
             parsed = parser.parse_object(given)
@@ -209,11 +212,13 @@ class CompareConfig:
         epochs = made.training.get("epochs")
         if not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"{name}: training: epochs are needed, at least 1")
-        return cls(name, made.data, made.rows, made.training, made.seeds, made.size, content)
+        sizes = made.size, made.batch
+        return cls(name, made.data, made.rows, made.training, made.seeds, *sizes, content)
 
     def digest(self, row: str) -> str:
         """Names all that the runs of a row depend on."""
         shared = {key: self.made_of[key] for key in ("data", "training", "size")}
+        shared |= {} if self.batch == 1 else {"batch": self.batch}
         said = self.made_of["rows"][row]
         told = {key: value for key, value in said.items() if key not in ("note", "group")}
         # Where images lie may be said by variables.

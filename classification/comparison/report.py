@@ -117,6 +117,7 @@ def _page(
             "epochs": config.training["epochs"],
             "seeds": len(config.seeds),
             "size": f"{config.size[0]} × {config.size[1]}",
+            "batch": config.batch,
             "fronts": fronts,
             "pairs": [pair for pair in pairs if pair["beyond"]],
             "compared": len(pairs),

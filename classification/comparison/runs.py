@@ -40,8 +40,7 @@ def run(config: CompareConfig, name: str, seed: int, shared: Shared) -> dict[str
     if epochs:
         fit(task, data, epochs)
     trained = cpu_minutes() - start
-    height, width = config.size
-    counts = count(task.net, *example_inputs(task.net, height, width))
+    counts = count(task.net, *example_inputs(task.net, *config.size, batch=config.batch))
     return {
         "row": name,
         "seed": seed,
@@ -78,7 +77,7 @@ def _tested(task: ClassificationTask, data: Any) -> dict[str, float]:
 def latencies(
     config: CompareConfig, runs: list[dict[str, Any]]
 ) -> tuple[list[float | None], list[float | None]]:
-    """Milliseconds and joules of an image, of each run's network as it predicts here.
+    """Milliseconds and joules of a forward pass, of each run's network as it predicts here.
 
     All are measured in turns, so that they compare.
     """
@@ -88,7 +87,7 @@ def latencies(
         key = repr(model)
         if key not in nets:
             net = create_model(model.pop("name"), **model).eval()
-            inputs = example_inputs(net, *config.size)
+            inputs = example_inputs(net, *config.size, batch=config.batch)
             ready = optimize(net)
             nets[key] = lambda ready=ready, inputs=inputs: ready(*inputs)
     timings = measure_in_turns(list(nets.values()), repetitions=_REPETITIONS)

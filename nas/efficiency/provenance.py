@@ -36,15 +36,16 @@ class Conditions:
         dtype: torch.dtype,
         height: int,
         width: int,
+        batch: int = 1,
         runtime: str = "torch",
         float_parts: Sequence[str] = (),
     ) -> Conditions:
-        """The conditions of a measurement made now in this process, of one image."""
+        """The conditions of a measurement made now in this process."""
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
         threads = torch.get_num_threads()
         where = device.type, device_name(device), name, threads, height, width
-        return cls(*where, runtime=runtime, float_parts=tuple(sorted(float_parts)))
+        return cls(*where, batch, runtime=runtime, float_parts=tuple(sorted(float_parts)))
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Conditions:

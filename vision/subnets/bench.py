@@ -94,6 +94,7 @@ class Bench:
         space: SearchSpace | None = None,
         *,
         size: tuple[int, int] = _SIZE,
+        batch: int = 1,
         device: str = "cpu",
         dtype: str = "float32",
         runtime: str = "torch",
@@ -104,8 +105,8 @@ class Bench:
         Arguments are those of `latency_table`.
 
         Raises:
-            ValueError: a device that is not here, or neither a CPU nor a CUDA device; or what the
-                runtime cannot do.
+            ValueError: a device that is not here, or neither a CPU nor a CUDA device; no image; or
+                what the runtime cannot do.
             ImportError: the runtime is not installed.
         """
         place = choose_device(device)
@@ -113,7 +114,9 @@ class Bench:
             raise ValueError(f"device {device}: measured are cpu and cuda")
         kind = getattr(torch, dtype)
         check_runtime(runtime, place, kind)
-        conditions = Conditions.here(place, kind, *size, runtime=runtime, float_parts=float_parts)
+        if batch < 1:
+            raise ValueError(f"batch {batch}: must be at least 1")
+        conditions = Conditions.here(place, kind, *size, batch, runtime, float_parts)
         return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @property
@@ -208,7 +211,7 @@ class Bench:
 
 def settings_of(conditions: Conditions) -> dict[str, Any]:
     """The arguments of `Bench.here` for a bench of the same conditions."""
-    names = "device", "dtype", "runtime", "float_parts"
+    names = "batch", "device", "dtype", "runtime", "float_parts"
     own = {name: getattr(conditions, name) for name in names}
     return {**own, "size": (conditions.height, conditions.width)}
 
@@ -217,12 +220,14 @@ def bench_for(
     net: nn.Module | Bench,
     table: LatencyTable | None = None,
     size: tuple[int, int] | None = None,
+    batch: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
     space: SearchSpace | None = None,
 ) -> Bench:
-    """The bench of a supernet: as asked for, else as a table's, else 288x576, CPU, float32, torch.
+    """The bench of a supernet: as asked for, else as a table's, else one image of 288x576, CPU, float32,
+    torch.
 
     A bench is taken as it is. A table is checked, and its conditions hold where the others, which
     are those of `latency_table`, are None.
@@ -230,11 +235,13 @@ def bench_for(
     Raises:
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.
     """
-    asked = {"size": size, "device": device, "dtype": dtype, "runtime": runtime}
-    asked = {name: value for name, value in asked.items() if value is not None}
+    given = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
+    asked = {name: value for name, value in given.items() if value is not None}
     if isinstance(net, Bench):
         if asked:
-            raise ValueError("a bench has its size, device, dtype and runtime: leave these out")
+            raise ValueError(
+                "a bench has its size, batch, device, dtype and runtime: leave these out"
+            )
         bench = net
     else:
         known = {} if table is None else settings_of(table.conditions)
@@ -249,6 +256,7 @@ def latency_table(
     path: str | os.PathLike[str] | None = None,
     *,
     size: tuple[int, int] = _SIZE,
+    batch: int = 1,
     device: str = "cpu",
     dtype: str = "float32",
     runtime: str = "torch",
@@ -265,6 +273,7 @@ def latency_table(
         net: the supernet, on the CPU; its weights do not matter.
         path: JSON file to write; one that an interrupted call began is gone on with.
         size: (height, width) of the images.
+        batch: images at once.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; on a CPU with this process's threads.
         dtype: ``float32``, ``bfloat16``, ``float16`` or, of other runtimes than torch, ``int8``.
         runtime: the software that runs the subnets, one of `vizoo.vision.runtimes.RUNTIMES`.
@@ -293,9 +302,8 @@ def latency_table(
         raise ValueError(
             f"float_parts: the network has no part {', '.join(unknown)}; it has {', '.join(parts)}"
         )
-    bench = Bench.here(
-        net, size=size, device=device, dtype=dtype, runtime=runtime, float_parts=float_parts
-    )
+    how = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
+    bench = Bench.here(net, **cast("dict[str, Any]", how), float_parts=float_parts)
     table = begun(bench, path)
     if table is None:
         raise ValueError(f"{path} holds a table of something else; name another file")

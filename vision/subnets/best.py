@@ -95,6 +95,7 @@ def best_subnet(
     limits: Mapping[str, float | str],
     *,
     size: tuple[int, int] | None = None,
+    batch: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
@@ -116,6 +117,7 @@ def best_subnet(
         limits: of ``latency`` (milliseconds, or ``"30ms"``), ``parameters``, ``macs`` and
             ``memory`` of activations (bytes) any number.
         size: (height, width) of the images; by default the table's, or 288x576.
+        batch: images at once; by default the table's, or one.
         device: ``cpu``, ``cuda``, ``cuda:1`` …; by default the table's, or the CPU with as many
             threads as this process has.
         dtype: see `latency_table`; by default the table's, or ``float32``. In ``int8`` a table's
@@ -152,11 +154,12 @@ def best_subnet(
         if objective is None and (evaluations := evaluations_beside(source, space)) is not None:
             objective, _ = evaluations.objective(seed)
         if table is None and predictors is None and "latency" in bounds:
-            near = table_beside(source, net, space, size, device, dtype, runtime)
+            near = table_beside(source, net, space, size, batch, device, dtype, runtime)
             if near is not None:
                 net = Bench.here(net, space, **settings_of(near.conditions))
-                table, size, device, dtype, runtime = moved_table(near, net), None, None, None, None
-    bench = bench_for(net, table, size, device, dtype, runtime, space)
+                table = moved_table(near, net)
+                size = batch = device = dtype = runtime = None
+    bench = bench_for(net, table, size, batch, device, dtype, runtime, space)
     if predictors is None:
         if table is None and "latency" in bounds:
             table = bench.complete(bench.table(), report=report, **OWN_TABLE)
@@ -311,6 +314,7 @@ def table_beside(
     net: nn.Module,
     space: SearchSpace,
     size: tuple[int, int] | None = None,
+    batch: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
@@ -324,6 +328,7 @@ def table_beside(
         net: what it gave.
         space: likewise.
         size: (height, width) that it has to be of; None for any.
+        batch: likewise; None for one image.
         device: likewise; None for ``cpu``.
         dtype: likewise; None for ``float32``.
         runtime: likewise; None for ``torch``.
@@ -340,8 +345,8 @@ def table_beside(
     table = LatencyTable.load(path)
     same = table.model == dict(cast("dict[str, Any]", net.architecture))
     own = table.conditions
-    there = (own.height, own.width), own.device, own.dtype, own.runtime
-    asked = size or there[0], device or "cpu", dtype, runtime
+    there = (own.height, own.width), own.batch, own.device, own.dtype, own.runtime
+    asked = size or there[0], batch or 1, device or "cpu", dtype, runtime
     serves = same and there == asked and table.space.holds(space) and table.complete
     return table if serves else None
 

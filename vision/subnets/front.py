@@ -52,6 +52,7 @@ def search(
     cost: str | None = None,
     limits: Mapping[str, float | str] | None = None,
     size: tuple[int, int] | None = None,
+    batch: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
@@ -82,7 +83,8 @@ def search(
         cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
             latency with a table, else multiply-adds.
         limits: as those of `best_subnet`.
-        size: as that of `best_subnet`; the costs are of this size, device, type and runtime.
+        size: as that of `best_subnet`; the costs are of this size, batch, device, type and runtime.
+        batch: likewise.
         device: likewise.
         dtype: likewise.
         runtime: likewise.
@@ -122,7 +124,7 @@ def search(
     bounds = checked_limits(limits) if limits else {}
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs a table of latencies; `latency_table` measures one")
-    bench = bench_for(net, table, size, device, dtype, runtime)
+    bench = bench_for(net, table, size, batch, device, dtype, runtime)
     space = bench.space
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)
