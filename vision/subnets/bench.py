@@ -226,10 +226,9 @@ def bench_for(
     runtime: str | None = None,
     space: SearchSpace | None = None,
 ) -> Bench:
-    """The bench of a supernet: as asked for, else as a table's, else one image of 288x576, CPU, float32,
-    torch.
+    """The bench of a supernet: as asked for, else as a table's.
 
-    A bench is taken as it is. A table is checked, and its conditions hold where the others, which
+    Without either: one image of 288x576, on the CPU, in float32, by torch. A bench is taken as it is. A table is checked, and its conditions hold where the others, which
     are those of `latency_table`, are None.
 
     Raises:
