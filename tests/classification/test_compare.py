@@ -317,6 +317,20 @@ def test_limits_by_latency_are_one_for_all_rows_and_held(write, monkeypatch):
         candidates._picked(config, largest, weights, 0, shared)
 
 
+def test_costs_are_of_as_many_images_as_the_config_says(write, monkeypatch):
+    one = CompareConfig.read(write())
+    several = replace(one, batch=3)
+    assert one.batch == 1 and one.digest("plain one") != several.digest("plain one")
+    seen = []
+    optimize = "vizoo.classification.comparison.runs.optimize"
+    monkeypatch.setattr(optimize, lambda net: lambda images: seen.append(len(images)))
+    model = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
+    latencies(several, [{"model": model}])
+    assert set(seen) == {3}
+    with pytest.raises(ValueError, match="batch"):
+        CompareConfig.read(write(batch=0))
+
+
 def test_runs_of_other_images_are_others(write, monkeypatch):
     data = copy.deepcopy(SETTINGS["data"])
     data["init_args"]["train"][0]["init_args"]["seed"] = "${SEED}"

@@ -45,6 +45,18 @@ def table(tmp_path, capsys):
     return path
 
 
+def test_a_table_of_several_images(table, capsys):
+    assert build("--batch", "2", out="two.json") == 0
+    assert "input 16x24, batch 2" in capsys.readouterr().out
+    subnet = ["subnet", "--supernet", "toy", "--max-latency", "100s", "--no-evaluate"]
+    assert main([*subnet, "--table", "two.json", "--out", "small.safetensors"]) == 0
+    assert "batch 2" in capsys.readouterr().out
+    assert build("--batch", "2", out=table.name) == 2
+    assert "batch 1 instead of 2" in capsys.readouterr().err
+    assert build("--batch", "0", out="none.json") == 2
+    assert "--batch 0: must be at least 1" in capsys.readouterr().err
+
+
 def test_build_and_show(capsys):
     assert build() == 0
     said = capsys.readouterr().out

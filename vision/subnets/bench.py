@@ -228,8 +228,9 @@ def bench_for(
 ) -> Bench:
     """The bench of a supernet: as asked for, else as a table's.
 
-    Without either: one image of 288x576, on the CPU, in float32, by torch. A bench is taken as it is. A table is checked, and its conditions hold where the others, which
-    are those of `latency_table`, are None.
+    Without either it is of one image of 288x576, on the CPU, in float32, by torch. A bench is taken
+    as it is. A table is checked, and its conditions hold where the others, which are those of
+    `latency_table`, are None.
 
     Raises:
         ValueError: conditions beside a bench, or a table of another supernet or other conditions.

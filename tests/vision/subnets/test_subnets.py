@@ -100,6 +100,25 @@ def test_a_table_of_another_runtime_serves_that_alone(net, tmp_path):
     torch.testing.assert_close(output, subnet.network.eval()(*inputs), atol=1e-5, rtol=1e-5)
 
 
+def test_a_table_of_several_images_serves_that_many(net):
+    vizoo.save_weights(net, "supernet.safetensors")
+    settings = {"size": (16, 24), "samples": 4, "held_out": 0, "seconds": 0.0}
+    table = vizoo.latency_table(net, "supernet.latency.json", batch=3, **settings)
+    assert "input 16x24, batch 3" in str(table.conditions)
+    one = vizoo.latency_table(net, **settings)
+    macs = [[sample.counts.macs for sample in of.samples] for of in (table, one)]
+    assert macs[0] == [3 * value for value in macs[1]]
+    for given in (net, "supernet.safetensors"):
+        how = {"table": table} if given is net else {"batch": 3}
+        subnet = vizoo.best_subnet(given, {"latency": "100s"}, **how)
+        assert subnet.conditions.batch == 3 and not subnet.missed
+    assert best.table_beside("supernet.safetensors", net, search_space(net)) is None
+    with pytest.raises(ValueError, match="conditions: batch 3 instead of 1"):
+        vizoo.best_subnet(net, {"latency": "100s"}, table=table, batch=1)
+    with pytest.raises(ValueError, match="batch 0: must be at least 1"):
+        vizoo.latency_table(net, batch=0, **settings)
+
+
 def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
     pytest.importorskip("onnxruntime")
     vizoo.save_weights(net, "supernet.safetensors")
