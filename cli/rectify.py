@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 
     calib, described = out / "calib.txt", False
+    mine: set[str] = set()  # written by this run, of pairs that fail half-way too
 
     def work(name: str) -> dict:
         started = time.perf_counter()
@@ -91,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
             described = True
         for file, image in zip(written, images, strict=True):
             write_image(file, image)
+            mine.add(str(file))
         seconds = time.perf_counter() - started
         facts = {"size": list(images[0].shape[:2]), "row_offset": rows}
         return item_summary(name, facts, seconds, written, notes + doubts)
@@ -100,10 +102,9 @@ def run(args: argparse.Namespace) -> int:
     summary = {"calibration": args.calibration}
     if described and isinstance(rectifier, RigRectifier):
         summary |= {"rectified": str(calib), "kept": rectifier.kept}
-    written = {file for item in items for file in item.get("files", ())}
     folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
     there = {str(file) for folder in folders for file in images_in(folder)}
-    if old := sorted(there - written):
+    if old := sorted(there - mine):
         told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
         warn(
             f"of an earlier run, not of this one: {told}"
@@ -113,7 +114,8 @@ def run(args: argparse.Namespace) -> int:
         warn(f"of an earlier run, not of these pairs: {calib}")
     summary |= {"kind": "pairs", "items": items}
     status = end_run(summary, out, args.json, len(sources))
-    if written and status != 130 and not (args.json or old or stale):
+    done = any("files" in item for item in items)
+    if done and status != 130 and not (args.json or old or stale):
         print(f"next: vizoo infer stereo {out} --out {out}/result")
     return status
 

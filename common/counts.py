@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from .layers import evaluating
@@ -152,14 +152,14 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Many are a long way of smaller ones there, and subnets of one supernet have most of their calls
     in common: so shapes of results are remembered.
     """
-    given = _specification((args, kwargs)) if _is_functional(function) else None
+    given = _described((args, kwargs)) if _is_functional(function) else None
     if given is None:
         return function(*args, **kwargs)
     key = function, given, torch.get_default_dtype()  # of what is made without a type
     if (known := _known.get(key)) is not None:
         return _made(known)
     result = function(*args, **kwargs)
-    known = _specification(result)
+    known = _described(result)
     if known is not None and _bytes(result) == _bytes(_made(known)):
         if len(_known) >= _MOST:
             _known.clear()
@@ -174,33 +174,36 @@ def _is_functional(function: Any) -> bool:
     return all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
 
 
-def _specification(value: Any) -> Any:
-    """A value with the shapes of tensors in their places, hashable; None where that is not all."""
-    kind = type(value)
-    if kind in (Tensor, nn.Parameter):
-        plain = value.is_meta and value.layout == torch.strided and not value.dtype.is_complex
-        if not plain or value.storage_offset():
-            return None
-        return Tensor, value.shape, value.stride(), value.dtype
-    if isinstance(value, dict):
-        return _specification([*value.items()])
-    if isinstance(value, (tuple, list)):
-        parts = tuple(map(_specification, value))
-        return None if None in parts else (list if kind is list else tuple, parts)
-    # With the type, since 1, 1.0 and True are equal.
-    return (kind, value) if value is None or isinstance(value, _PLAIN) else None
+def _described(value: Any) -> Any:
+    """What a value is made of, hashable, tensors by their shapes; None where that is not all."""
+    leaves, structure = tree_flatten(value)
+    described = tuple(map(_leaf, leaves))
+    return None if None in described else (structure, described)
 
 
 _PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
-def _made(specification: Any) -> Any:
-    """A value that has a specification."""
-    kind, *parts = specification
-    if kind is Tensor:
-        shape, stride, dtype = parts
-        return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
-    return kind(map(_made, parts[0])) if kind in (tuple, list) else parts[0]
+def _leaf(value: Any) -> Any:
+    kind = type(value)
+    if kind in (Tensor, nn.Parameter):
+        plain = value.is_meta and value.layout == torch.strided and not value.dtype.is_complex
+        if not plain or value.storage_offset():
+            return None
+        return Tensor, (value.shape, value.stride(), value.dtype)
+    # With the type, since 1, 1.0 and True are equal.
+    return (kind, value) if value is None or isinstance(value, _PLAIN) else None
+
+
+def _made(description: Any) -> Any:
+    """A value that is described so."""
+    structure, leaves = description
+    values = [_shaped(*value) if kind is Tensor else value for kind, value in leaves]
+    return tree_unflatten(values, structure)
+
+
+def _shaped(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
 def _bytes(result: Any) -> list[int]:
@@ -218,7 +221,7 @@ def _meta_like(tensor: Any) -> Any:
     """A tensor's shape, without values; anything else as it is."""
     if not isinstance(tensor, Tensor):
         return tensor
-    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    like = _shaped(tensor.shape, tensor.stride(), tensor.dtype)
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(like, requires_grad=tensor.requires_grad)
     return like

@@ -42,14 +42,16 @@ class _Group:
 
         With scores it is the sum of those of all weights of a channel.
         """
-        total = torch.zeros((), dtype=torch.float64)
-        for name, module, axis in self.readers if scores is None else self.axes:
-            weight = getattr(module, axis.tensor).detach()
-            if scores is not None:
-                scored = name in scores and axis.tensor != "bias"
-                weight = scores[name] if scored else torch.zeros_like(weight)
-            each = weight.double().cpu().abs().movedim(axis.dim, 0)
-            total = total + each.reshape(len(each), -1).sum(1)
+        if scores is None:
+            rated = [(getattr(module, axis.tensor), axis) for _, module, axis in self.readers]
+        else:
+            weights = [(name, axis) for name, _, axis in self.axes if axis.tensor != "bias"]
+            rated = [(scores[name], axis) for name, axis in weights if name in scores]
+        _, module, axis = self.axes[0]
+        total = torch.zeros(getattr(module, axis.tensor).shape[axis.dim], dtype=torch.float64)
+        for weight, axis in rated:
+            each = weight.detach().double().cpu().abs().movedim(axis.dim, 0)
+            total += each.reshape(len(total), -1).sum(1)
         return total
 
     @torch.no_grad()

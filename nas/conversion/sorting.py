@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from ..elastic.sliced import Sliced
+from ..elastic.sliced import Sliced, cuts_of
 from ..values import Place, Selection
 from .importance import class_scores
 from .layers import Layer
@@ -36,8 +36,7 @@ def sort_selected(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
         if not isinstance(module, Sliced):
             continue
         axes = {}
-        cuts = ((name, *cut) for name, dims in module._cuts.items() for cut in dims.items())
-        for tensor, dim, number in cuts:
+        for tensor, dim, number in cuts_of(module):
             if isinstance(number, Selection):
                 known |= {place.channel: place for place in number.places if place.choice}
                 axes[tensor, dim] = torch.tensor([place.channel for place in number.places])

@@ -7,7 +7,7 @@ spot, so that layers with a forward pass of their own stay what they are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ from .base import (
     take,
 )
 
-__all__ = ["Sliced", "restored", "sliced"]
+__all__ = ["Sliced", "cuts_of", "restored", "sliced"]
 
 _OWN = {"numbers", "active", "_names", "_values", "_known", "_cuts", "_attributes"}
 
@@ -143,8 +143,15 @@ def sliced(
     layer.__class__ = _elastic(type(layer))
     # Past nn.Module's own, which would look for parameters in them.
     vars(layer).update(_cuts=cuts, _attributes=attributes)
-    values = {f"{name}.{dim}": v for name, dims in cuts.items() for dim, v in dims.items()}
+    values = {f"{name}.{dim}": value for name, dim, value in cuts_of(layer)}  # type: ignore[arg-type]
     layer.set_numbers(**values, **{f".{name}": value for name, value in attributes.items()})  # type: ignore[operator]
+
+
+def cuts_of(layer: Sliced) -> Iterator[tuple[str, int, Placed]]:
+    """Each tensor's name and dimension of which a part is active, and which part."""
+    for name, cuts in layer._cuts.items():
+        for dim, value in cuts.items():
+            yield name, dim, value
 
 
 def restored(module: ElasticModule) -> None:

@@ -159,6 +159,19 @@ def test_pairs_of_an_earlier_run(raw, tmp_path, capsys):
     assert old in said.err and "next:" not in said.out
 
 
+def test_a_pair_that_was_half_written_is_of_this_run(raw, monkeypatch, capsys):
+    def write_once(file, image):
+        if Path(file).parts[-2:] == ("right", "1.png"):
+            raise KeyboardInterrupt
+        write_image(file, image)
+
+    monkeypatch.setattr("vizoo.vision.io.images.write_image", write_once)
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))) == 130
+    said = capsys.readouterr()
+    assert "earlier run" not in said.err and "1 of 2 pairs finished" in said.err
+    assert Path("out/left/1.png").exists() and "next:" not in said.out
+
+
 def test_nothing_comes_next_where_all_pairs_failed(raw, tmp_path, capsys):
     for side in ("left", "right"):
         for number in range(2):
