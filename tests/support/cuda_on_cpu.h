@@ -187,6 +187,7 @@ inline unsigned __ballot_sync(unsigned, bool value) {
 }
 inline bool __any_sync(unsigned, bool value) { return __ballot_sync(~0u, value) != 0; }
 inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
+inline int __ffs(unsigned bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline int __clz(unsigned bits) { return bits ? __builtin_clz(bits) : 32; }
 inline void atomicAdd(float* to, float value) { *to += value; }
 inline float __uint_as_float(unsigned bits) {

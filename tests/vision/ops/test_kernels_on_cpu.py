@@ -87,7 +87,7 @@ def warp_case(batch, channels, height, width, padding, align_corners):
     # Off the whole pixels, where the derivative jumps, in bfloat16 too; partly far outside.
     shape = batch, 1, height, width
     disparity = torch.randint(-2, 13, shape) + torch.randint(1, 8, shape).double() / 8
-    disparity[torch.rand(shape) < 0.1] = 200
+    disparity[torch.rand(shape) < 0.1] = width + 200
     return [image, disparity, padding, align_corners]
 
 
@@ -158,6 +158,7 @@ CASES = {
     "soft argmin, one": (SOFT, lambda: [pair(1, 1, 1, 1)[0], 1.0, 1.0]),
     "warp": (WARPED, lambda: warp_case(2, 4, 3, 7, "border", True)),
     "warp, several blocks": (WARPED, lambda: warp_case(1, 18, 2, 150, "zeros", True)),
+    "warp, wider than what is staged": (WARPED, lambda: warp_case(1, 2, 1, 1060, "border", True)),
     "warp, as published": (WARPED, lambda: warp_case(2, 4, 4, 7, "zeros", False)),
     "warp, published border": (WARPED, lambda: warp_case(1, 3, 5, 6, "border", False)),
     "epipolar": (LINES, lambda: epipolar_case(2, 3, 6, 7, 2, 2, 2)),

@@ -138,6 +138,11 @@ __device__ __forceinline__ N least(N a, N b) {
   return a < b ? a : b;
 }
 
+// a / b of numbers that are not negative: in 32 bits it takes a fraction of the instructions.
+__device__ __forceinline__ i64 divided(i64 a, i64 b) {
+  return (a | b) >> 32 ? a / b : static_cast<unsigned>(a) / static_cast<unsigned>(b);
+}
+
 // A block's tiles: X along a row and whatever else is cut into pieces, Y rows and lines of the
 // window, Z images and groups. A grid smaller than the work goes round again.
 #define EACH_TILE(X, Y, Z, ACROSS, DOWN, DEEP)              \

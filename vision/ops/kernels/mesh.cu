@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(128) mesh_forward(
     const T* features, i64 pitch, const int* table, T* out,
     i64 first, i64 rows, i64 slots, i64 channels, i64 stride, i64 faces) {
   for (i64 i = blockIdx.x * 128ll + threadIdx.x; i < rows * channels; i += gridDim.x * 128ll) {
-    const i64 row = i / channels, c = i - row * channels;
+    const i64 row = divided(i, channels), c = i - row * channels;
     const T* at = features + c;
     const float centre = to_float(at[centre_face(first + row, stride) * pitch]);
     float begin = 0.f, before = 0.f, sum = 0.f, around = 0.f, away = 0.f;
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(128) mesh_backward(
     const T* features, i64 pitch, const int* table, const int* inverse, i64 places,
     const T* back, T* out, i64 out_pitch, i64 faces, i64 rows, i64 slots, i64 channels, i64 stride) {
   for (i64 i = blockIdx.x * 128ll + threadIdx.x; i < faces * channels; i += gridDim.x * 128ll) {
-    const i64 face = i / channels, c = i - face * channels;
+    const i64 face = divided(i, channels), c = i - face * channels;
     const T* at = features + c;
     const float own = to_float(at[face * pitch]);
     float sum = 0.f;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(128) mesh_backward(
       if (table) {
         const i64 named = inverse[face * places + place];
         if (named < 0 || named >= slots * rows) break;
-        slot = named / rows, row = named - slot * rows;
+        slot = divided(named, rows), row = named - slot * rows;
       } else {
         slot = face % 4, row = face / 4;
         if (slot == 3) break;

@@ -64,9 +64,17 @@ __global__ void __launch_bounds__(128) soft_argmin_backward(
     const Moments m = moments(from, cost_d, static_cast<int>(count));
     const float mean = m.first / m.sum, scale = static_cast<float>(step) / m.sum;
     const float given = -gradient[image * area + pixel] * scale;
-#pragma unroll 8
-    for (int d = 0; d < count; ++d, from += cost_d, to += to_d) {
-      *to = number<T>(given * expf(-to_float(*from) - m.top) * (d - mean));
+    for (int d = 0; d < count; d += FLIGHT) {  // all are read before one is written
+      T held[FLIGHT];
+#pragma unroll
+      for (int i = 0; i < FLIGHT; ++i, from += cost_d) {
+        if (d + i < count) held[i] = *from;
+      }
+#pragma unroll
+      for (int i = 0; i < FLIGHT; ++i, to += to_d) {
+        if (d + i >= count) break;
+        *to = number<T>(given * expf(-to_float(held[i]) - m.top) * (d + i - mean));
+      }
     }
   }
 }

@@ -1,11 +1,13 @@
 // Samples a map at places along its rows. Backwards, to the map: a thread gathers for its column from
-// the pixels that read it, in order, instead of every pixel adding to where it read; pixels are looked
-// through in pieces, and those whose places lie elsewhere are passed over.
+// the pixels that read it, in order, instead of every pixel adding to where it read. Pixels are looked
+// through in pieces, and those whose places lie elsewhere are passed over; of the others a thread notes
+// who reads its column, so that a warp gathers as often as its busiest column is read.
 
 #include "common.cuh"
 
 constexpr int THREADS = 128;
 constexpr int CHANNELS = 16;  // of a thread
+constexpr int STAGED = 1024;  // pixels of a row whose places are held at once
 
 // Place p of an axis, its whole part, and whether the place follows the disparity there.
 struct Place {
@@ -114,8 +116,8 @@ __global__ void __launch_bounds__(THREADS) warp_backward_image(
     const float* disparity, i64 disparity_b, i64 disparity_y, i64 disparity_x,
     T* out, i64 out_b, i64 out_c, i64 out_y, i64 out_x,
     i64 batch, i64 channels, i64 height_, i64 width_, i64 border, i64 aligned) {
-  __shared__ float places[THREADS];
-  __shared__ float lows[THREADS / 32], highs[THREADS / 32];
+  __shared__ float places[STAGED];
+  __shared__ float lows[STAGED / 32], highs[STAGED / 32];
   const int height = height_, width = width_, x = blockIdx.x * THREADS + threadIdx.x;
   const int bands = (channels + CHANNELS - 1) / CHANNELS;
   for (i64 z = blockIdx.z; z < batch * bands; z += gridDim.z) {
@@ -127,29 +129,36 @@ __global__ void __launch_bounds__(THREADS) warp_backward_image(
         const Place py = settle(read_at(static_cast<float>(row), height, aligned), height, border);
         const float down = 1.f - fabsf(py.at - y);
         if (down <= 0.f) continue;
-        for (int start = 0; start < width; start += THREADS) {
-          const int own = start + threadIdx.x;
-          float place = -1e9f;  // read by no one
-          if (own < width) {
-            const float d = disparity[b * disparity_b + row * disparity_y + own * disparity_x];
-            if (d == d) place = settle(read_at(own - d, width, aligned), width, border).at;
-          }
-          const bool real = place > -1e8f;
-          float low = real ? place : 1e9f, high = real ? place : -1e9f;
+        for (int start = 0; start < width; start += STAGED) {
+          const int staged = least(STAGED, width - start);
+          __syncthreads();
+          for (int i = threadIdx.x; i / 32 * 32 < staged; i += THREADS) {
+            float place = -1e9f;  // read by no one
+            if (i < staged) {
+              const int own = start + i;
+              const float d = disparity[b * disparity_b + row * disparity_y + own * disparity_x];
+              if (d == d) place = settle(read_at(own - d, width, aligned), width, border).at;
+            }
+            const bool real = place > -1e8f;
+            float low = real ? place : 1e9f, high = real ? place : -1e9f;
 #pragma unroll
-          for (int step = 16; step > 0; step /= 2) {
-            low = fminf(low, __shfl_xor_sync(~0u, low, step));
-            high = fmaxf(high, __shfl_xor_sync(~0u, high, step));
+            for (int step = 16; step > 0; step /= 2) {
+              low = fminf(low, __shfl_xor_sync(~0u, low, step));
+              high = fmaxf(high, __shfl_xor_sync(~0u, high, step));
+            }
+            places[i] = place, lows[i / 32] = low, highs[i / 32] = high;
           }
           __syncthreads();
-          places[threadIdx.x] = place;
-          lows[threadIdx.x / 32] = low, highs[threadIdx.x / 32] = high;
-          __syncthreads();
-          for (int piece = 0; piece < THREADS; piece += 32) {
+          for (int piece = 0; piece < staged; piece += 32) {
             if (x >= width || lows[piece / 32] >= x + 1 || highs[piece / 32] <= x - 1) continue;
-            for (int i = piece; i < piece + 32; ++i) {
+            unsigned readers = 0;
+#pragma unroll
+            for (int i = 0; i < 32; ++i) {
+              readers |= static_cast<unsigned>(fabsf(places[piece + i] - x) < 1.f) << i;
+            }
+            for (; readers; readers &= readers - 1) {
+              const int i = piece + __ffs(readers) - 1;
               const float weight = (1.f - fabsf(places[i] - x)) * down;
-              if (weight <= 0.f) continue;
               const T* given = gradient + b * gradient_b + c0 * gradient_c + row * gradient_y
                   + (start + i) * gradient_x;
 #pragma unroll
