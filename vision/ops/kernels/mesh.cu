@@ -3,10 +3,13 @@
 
 #include "common.cuh"
 
-// A channel of a face; NaN where a table names a face that there is not.
+// A channel of a face; NaN where a table names a face that there is not. Something is read all the
+// same: no branch keeps the reads of several neighbours from being under way at once.
 template <typename T>
 __device__ __forceinline__ float channel_of(const T* at, i64 face, i64 faces, i64 pitch) {
-  return face >= 0 && face < faces ? to_float(at[face * pitch]) : undefined();
+  const bool there = face >= 0 && face < faces;
+  const float x = to_float(at[there ? face * pitch : 0]);
+  return there ? x : undefined();
 }
 
 // Neighbour `slot` of a row; without a table the siblings 4 row, 4 row + 1 and 4 row + 2.
@@ -69,24 +72,24 @@ __global__ void __launch_bounds__(128) mesh_backward(
       }
       sum = to_float(given[0]) + to_float(given[3 * channels]) * signs;
     }
+#pragma unroll 3
     for (i64 place = 0; place < places; ++place) {
-      i64 slot, row;
-      if (table) {
-        const i64 named = inverse[face * places + place];
-        if (named < 0 || named >= slots * rows) break;
-        slot = divided(named, rows), row = named - slot * rows;
-      } else {
-        slot = face % 4, row = face / 4;
-        if (slot == 3) break;
-      }
+      // Places are 32-bit numbers, and so are the rows then.
+      const i64 named = table ? inverse[face * places + place]
+                              : (face % 4 == 3 ? slots : face % 4) * rows + face / 4;
+      const bool there = named >= 0 && named < slots * rows;
+      const unsigned read = there ? static_cast<unsigned>(named) : 0u;
+      const unsigned slot = read / static_cast<unsigned>(rows);
+      const i64 row = read - slot * static_cast<unsigned>(rows);
       const i64 before = neighbour(table, slots, row, slot ? slot - 1 : slots - 1);
       const i64 after = neighbour(table, slots, row, slot + 1 < slots ? slot + 1 : 0);
       const T* given = back + row * 4 * channels + c;
       const float bends = sign(own - channel_of(at, before, faces, pitch))
           + sign(own - channel_of(at, after, faces, pitch));
-      sum += to_float(given[channels]) + to_float(given[2 * channels]) * bends
-          + to_float(given[3 * channels])
-              * sign(own - to_float(at[centre_face(row, stride) * pitch]));
+      const float centre = to_float(at[centre_face(row, stride) * pitch]);
+      const float value = to_float(given[channels]) + to_float(given[2 * channels]) * bends
+          + to_float(given[3 * channels]) * sign(own - centre);
+      if (there) sum += value;
     }
     out[face * out_pitch + c] = number<T>(sum);
   }

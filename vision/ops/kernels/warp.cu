@@ -7,6 +7,7 @@
 
 constexpr int THREADS = 128;
 constexpr int CHANNELS = 16;  // of a thread
+constexpr int FLIGHT = 4;  // of them, read at once
 constexpr int STAGED = 1024;  // pixels of a row whose places are held at once
 
 // Place p of an axis, its whole part, and whether the place follows the disparity there.
@@ -40,6 +41,19 @@ __device__ __forceinline__ float tap(
   return inside ? to_float(map[y * step_y + x * step_x]) : 0.f;
 }
 
+// Two neighbours of a row, in FLIGHT channels from `c` on; the last channel again for those beyond it.
+template <typename T>
+__device__ __forceinline__ void taps(
+    const T* map, i64 step_c, int c, int last, int y, int x, int height, int width, i64 step_y,
+    i64 step_x, float (&first)[FLIGHT], float (&second)[FLIGHT]) {
+#pragma unroll
+  for (int i = 0; i < FLIGHT; ++i) {
+    const T* at = map + least(c + i, last) * step_c;
+    first[i] = tap(at, y, x, height, width, step_y, step_x);
+    second[i] = tap(at, y, x + 1, height, width, step_y, step_x);
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS) warp_forward(
     const T* image, i64 image_b, i64 image_c, i64 image_y, i64 image_x,
@@ -59,16 +73,23 @@ __global__ void __launch_bounds__(THREADS) warp_forward(
       const float u = px.at - px.low, v = py.at - py.low;
       const T* from = image + b * image_b + c0 * image_c;
       T* to = out + b * out_b + c0 * out_c + y * out_y + x * out_x;
-#pragma unroll 4
-      for (int c = 0; c < have; ++c, from += image_c, to += out_c) {
-        float value = (1.f - u) * tap(from, py.low, px.low, height, width, image_y, image_x);
-        value += u * tap(from, py.low, px.low + 1, height, width, image_y, image_x);
+      for (int c = 0; c < have; c += FLIGHT) {  // all are read before one is written
+        float value[FLIGHT], first[FLIGHT], second[FLIGHT];
+        taps(from, image_c, c, have - 1, py.low, px.low, height, width, image_y, image_x, first, second);
+#pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) value[i] = (1.f - u) * first[i] + u * second[i];
         if (v > 0.f) {
-          float below = (1.f - u) * tap(from, py.low + 1, px.low, height, width, image_y, image_x);
-          below += u * tap(from, py.low + 1, px.low + 1, height, width, image_y, image_x);
-          value = (1.f - v) * value + v * below;
+          taps(from, image_c, c, have - 1, py.low + 1, px.low, height, width, image_y, image_x, first,
+               second);
+#pragma unroll
+          for (int i = 0; i < FLIGHT; ++i) {
+            value[i] = (1.f - v) * value[i] + v * ((1.f - u) * first[i] + u * second[i]);
+          }
         }
-        *to = number<T>(d == d ? value : d);
+#pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+          if (c + i < have) to[(c + i) * out_c] = number<T>(d == d ? value[i] : d);
+        }
       }
     }
   }
@@ -90,17 +111,29 @@ __global__ void __launch_bounds__(THREADS) warp_backward_disparity(
       const float v = py.at - py.low;
       const T* given = gradient + b * gradient_b + y * gradient_y + x * gradient_x;
       const T* from = image + b * image_b;
+      const int last = static_cast<int>(channels) - 1;
       float sum = 0.f, plain = 0.f;
-#pragma unroll 4
-      for (int c = 0; c < channels; ++c, from += image_c, given += gradient_c) {
-        float slope = tap(from, py.low, px.low + 1, height, width, image_y, image_x);
-        slope -= tap(from, py.low, px.low, height, width, image_y, image_x);
+      for (int c = 0; c <= last; c += FLIGHT) {
+        float slope[FLIGHT], first[FLIGHT], second[FLIGHT];
+        taps(from, image_c, c, last, py.low, px.low, height, width, image_y, image_x, first, second);
+#pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) slope[i] = second[i] - first[i];
         if (v > 0.f) {
-          float below = tap(from, py.low + 1, px.low + 1, height, width, image_y, image_x);
-          below -= tap(from, py.low + 1, px.low, height, width, image_y, image_x);
-          slope = (1.f - v) * slope + v * below;
+          taps(from, image_c, c, last, py.low + 1, px.low, height, width, image_y, image_x, first,
+               second);
+#pragma unroll
+          for (int i = 0; i < FLIGHT; ++i) {
+            slope[i] = (1.f - v) * slope[i] + v * (second[i] - first[i]);
+          }
         }
-        sum += to_float(*given) * slope, plain += to_float(*given);
+        T held[FLIGHT];
+#pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) held[i] = given[least(c + i, last) * gradient_c];
+#pragma unroll
+        for (int i = 0; i < FLIGHT; ++i) {
+          const float one = to_float(held[i]);
+          if (c + i <= last) sum += one * slope[i], plain += one;
+        }
       }
       const float rate = aligned ? 1.f : width / static_cast<float>(width > 1 ? width - 1 : 1);
       // Where the disparity is NaN it was the result.
@@ -161,10 +194,11 @@ __global__ void __launch_bounds__(THREADS) warp_backward_image(
               const float weight = (1.f - fabsf(places[i] - x)) * down;
               const T* given = gradient + b * gradient_b + c0 * gradient_c + row * gradient_y
                   + (start + i) * gradient_x;
+              T held[CHANNELS];  // what is too many is read again, and not written
 #pragma unroll
-              for (int c = 0; c < CHANNELS; ++c) {
-                if (c < have) sum[c] += weight * to_float(given[c * gradient_c]);
-              }
+              for (int c = 0; c < CHANNELS; ++c) held[c] = given[least(c, have - 1) * gradient_c];
+#pragma unroll
+              for (int c = 0; c < CHANNELS; ++c) sum[c] += weight * to_float(held[c]);
             }
           }
         }
