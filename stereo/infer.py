@@ -53,6 +53,7 @@ _MEASURED = (256, 512)  # height and width of the pair by which a network's are 
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
+_ASTRAY = 0.5  # share of matches outside of the right image; of pairs that are matched, an eighth
 
 
 class StereoPredictor:
@@ -153,8 +154,8 @@ class StereoPredictor:
                 are the same picture, a scale, disparity or memory of another form, or the network's
                 output is not finite.
 
-        Warns (``UserWarning``) of a pair that is swapped or not rectified, and of disparities
-        beyond ``reach``.
+        Warns (``UserWarning``) of a pair that is swapped, not rectified or of different scenes, and
+        of disparities beyond ``reach``.
         """
         first, second = open_pair(left, right)
         whole = _whole(scale, *first.shape[1:])
@@ -162,7 +163,8 @@ class StereoPredictor:
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be positive, got {value:g}")
         picture = to_bytes(first)
-        for note in check_pair(picture, to_bytes(second), remedy=remedy) if check else ():
+        doubts = check_pair(picture, to_bytes(second), remedy=remedy) if check else []
+        for note in doubts:
             warnings.warn(note, stacklevel=3)
         start = self._reached(first, second, whole, scale == "auto", max_disparity, check)
         height, width = (max(1, round(whole * length)) for length in first.shape[1:])
@@ -175,6 +177,13 @@ class StereoPredictor:
                 stacklevel=3,
             )
         disparity, *peak = self._infer(first, second, start, whole, pixels)
+        astray = float((disparity > torch.arange(disparity.shape[1])).float().mean())
+        if check and not doubts and astray > _ASTRAY:
+            warnings.warn(
+                f"{astray:.0%} of the pixels are matched beyond the edge of the right image: are "
+                "left and right swapped, or no two views of one scene?",
+                stacklevel=3,
+            )
         other = difference = None
         if both:
             other = self._infer(second.flip(-1), first.flip(-1), start, whole, pixels)[0].flip(-1)
@@ -342,7 +351,7 @@ class StereoPredictor:
             small = [reduced(view, narrow / width) for view in (left, right)]
             seen = float(self.maps(*small)[0].flatten().quantile(_NEARLY_ALL))
             if seen <= _WELL * reach or narrow < 2 * _NARROW:
-                return seen * width / narrow
+                return min(seen, narrow) * width / narrow
             narrow //= 2
 
 

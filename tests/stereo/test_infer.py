@@ -304,6 +304,22 @@ def test_a_swapped_pair_is_said():
         predictor(left, right)
 
 
+def test_matches_beyond_the_right_image_are_said(pair):
+    """Where keypoints are too few to tell that a pair is swapped."""
+    with pytest.warns(UserWarning, match="75% of the pixels are matched beyond the edge"):
+        vizoo.StereoPredictor(Ramp(36, 36))(*pair)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vizoo.StereoPredictor(Ramp(36, 36))(*pair, check=False)
+
+
+def test_no_disparity_is_looked_for_beyond_the_width(pair):
+    near = Ramp(500, 500)
+    near.reach = 24
+    with pytest.warns(UserWarning, match="disparities reach about 48 px"):
+        vizoo.StereoPredictor(near)(*pair)
+
+
 def test_there_is_nothing_to_match(pair):
     predictor = vizoo.StereoPredictor(Ramp())
     with pytest.raises(ValueError, match="left and right are the same picture"):
