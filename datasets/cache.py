@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from .files import expand_path
 from .shelf import Shelf
 
-__all__ = ["Kept", "MadeDataset", "SampleCache", "source_name"]
+__all__ = ["FileDataset", "Kept", "MadeDataset", "SampleCache", "source_name"]
 
 _READERS_VERSION = 3  # raise it with every change of what readers make of a file
 _TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
@@ -107,6 +107,37 @@ class Kept:
     def keep_on(self, shelf: Shelf) -> None:
         """Keep samples there, unless the set has a folder of its own for them."""
         self.cache = self.cache.on(shelf)
+
+
+class FileDataset(Kept, Dataset):
+    """Samples that are read from files, each recalled from a cache.
+
+    A subclass sets the attributes and defines `_read`.
+
+    Attributes:
+        records: the files of each sample, with its ``name``.
+        transform: called with each sample, returns the sample to use.
+    """
+
+    records: list[Any]
+    transform: Callable[[dict], dict] | None
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
+        """Read one sample.
+
+        Raises:
+            FileNotFoundError: a file has gone since the data set was made.
+            ValueError: a file is damaged or does not fit the others; the message names it.
+        """
+        name = self.records[index].name
+        sample = {**self.cache.recall(index, self._read), "name": name}
+        return sample if self.transform is None else self.transform(sample)
+
+    def _read(self, index: int) -> dict[str, Tensor]:
+        raise NotImplementedError
 
 
 class MadeDataset(Kept, Dataset):

@@ -27,12 +27,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from ...vision.io.exr import read_exr
 from ...vision.io.images import read_pixels, to_float
 from ...vision.io.pairing import read_columns
-from ..cache import Kept, SampleCache, source_name
+from ..cache import FileDataset, SampleCache, source_name
 from ..files import check_files, expand_path
 
 __all__ = [
@@ -60,7 +59,7 @@ class PanoramaRecord(NamedTuple):
     yaw: float = 0.0
 
 
-class PanoramaDataset(Kept, Dataset):
+class PanoramaDataset(FileDataset):
     """Panoramas from files.
 
     Args:
@@ -72,8 +71,9 @@ class PanoramaDataset(Kept, Dataset):
         transform: called with each sample, returns the sample to use.
 
     Raises:
-        ValueError: `size` is not twice as wide as high; or of the first samples tried, see
-            ``__getitem__``.
+        ValueError: `size` is not twice as wide as high; or, as ``__getitem__``, a file is damaged,
+            not twice as wide as high, of the wrong channels, or all its depth is beyond
+            `max_depth`, as in a wrong unit: of the first samples tried.
     """
 
     def __init__(
@@ -107,23 +107,6 @@ class PanoramaDataset(Kept, Dataset):
     def _place(record: PanoramaRecord) -> str:
         """Where it stands; unless a set knows better, it is the only one there, turned or not."""
         return record.image
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Read one panorama.
-
-        Raises:
-            FileNotFoundError: a file has gone since the data set was made.
-            ValueError: a file is damaged, not twice as wide as high, of the wrong channels, or all
-                its depth is beyond `max_depth`, as in a wrong unit; the message names the file.
-        """
-        sample: dict[str, Tensor | str] = {
-            **self.cache.recall(index, self._read),
-            "name": self.records[index].name,
-        }
-        return sample if self.transform is None else self.transform(sample)
 
     def _read(self, index: int) -> dict[str, Tensor]:
         record = self.records[index]

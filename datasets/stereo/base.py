@@ -22,11 +22,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from ...vision.io.disparity import read_disparity
 from ...vision.io.images import read_pair, read_pixels
-from ..cache import Kept, SampleCache, source_name
+from ..cache import FileDataset, SampleCache, source_name
 from ..files import check_files
 
 __all__ = ["StereoDataset", "StereoRecord", "published_records"]
@@ -74,7 +73,7 @@ def published_records(
     ]
 
 
-class StereoDataset(Kept, Dataset):
+class StereoDataset(FileDataset):
     """Stereo pairs from files.
 
     The readers of the published data sets find and check their files when they are made and hand
@@ -110,22 +109,6 @@ class StereoDataset(Kept, Dataset):
     def _group(name: str) -> str:
         """What a pair of that name shows; unless a set knows better, it is the only one."""
         return name
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor | str]:
-        """Read one pair.
-
-        Raises:
-            FileNotFoundError: a file has gone since the data set was made.
-            ValueError: a file is damaged, or the sizes differ; the message names the file.
-        """
-        sample: dict[str, Tensor | str] = {
-            **self.cache.recall(index, self._read),
-            "name": self.records[index].name,
-        }
-        return sample if self.transform is None else self.transform(sample)
 
     def _source(self, index: int) -> str:
         record = self.records[index]
