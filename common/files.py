@@ -62,9 +62,12 @@ def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterato
             os.replace(temporary.with_suffix(suffix), path.with_suffix(suffix))
         os.replace(temporary, path)
     except OSError as error:
-        if error.errno is not None:
+        told = error
+        if error.errno is None and isinstance(error.__cause__, OSError):
+            told = error.__cause__  # pydicom says it with a traceback
+        if told.errno is not None:
             # Writers say "No space left on device" without a name, or with the temporary one.
-            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+            raise OSError(told.errno, told.strerror, os.fspath(path)) from error
         if str(path) in str(error):
             raise
         raise OSError(f"{path}: cannot be written: {error}") from error

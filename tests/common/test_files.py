@@ -57,5 +57,9 @@ def test_a_full_disk_is_said_with_the_name(tmp_path):
     with pytest.raises(OSError, match="a.npy: cannot be written: 4096 requested"):
         with atomic_write(target) as temporary:
             raise OSError("4096 requested and 0 written")
+    # pydicom gives a text with a traceback.
+    with pytest.raises(OSError, match="No space left on device: .*a.npy'$"):
+        with atomic_write(target) as temporary:
+            raise OSError("Traceback ...") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert target.read_text() == "earlier"
     assert [file.name for file in tmp_path.iterdir()] == ["a.npy"]
