@@ -12,6 +12,7 @@ from distributed_fits import score
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging
 from ranks import run_ranks
+from released import read_record
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -21,7 +22,7 @@ from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.vision.hub.create import open_model
-from vizoo.vision.hub.sharing import read_record, save_pretrained
+from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import load_weights, save_weights
 
 SMALL = {"encoding": [8, 0, 8, 8, 0]}

@@ -6,12 +6,13 @@ import re
 import pytest
 import torch
 from loopback import Hub, serving
+from released import read_record
 
 from vizoo.__main__ import main
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.record import WeightsRecord
-from vizoo.vision.hub.sharing import from_pretrained, read_record
+from vizoo.vision.hub.sharing import from_pretrained
 from vizoo.vision.hub.weights import save_weights
 
 FACTS = ["--licence", "Apache-2.0", "--trained-on", "generated scenes"]

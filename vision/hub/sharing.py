@@ -21,14 +21,14 @@ from . import _huggingface
 from .download import DownloadError, offline_flag, sha256_of
 from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
-from .released import ADDRESS, CONFIG, FORMAT, open_released, read_pretrained
+from .released import ADDRESS, CONFIG, FORMAT, read_pretrained
 from .weights import build, weights_of, write_weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-__all__ = ["from_pretrained", "push_to_hub", "read_record", "save_pretrained"]
+__all__ = ["from_pretrained", "push_to_hub", "save_pretrained"]
 
 _WEIGHTS = "model.safetensors"
 _CARD = "README.md"
@@ -111,14 +111,6 @@ def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = No
     """
     name = _spelled(source, revision)
     return build(read_pretrained(name), name)
-
-
-def read_record(source: str | os.PathLike[str], *, revision: str | None = None) -> WeightsRecord:
-    """What a released folder or repository says of its weights; takes what `from_pretrained` does.
-
-    A repository's weights are downloaded too.
-    """
-    return open_released(_spelled(source, revision))[1]
 
 
 def push_to_hub(

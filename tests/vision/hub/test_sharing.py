@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 import yaml
+from released import read_record
 from safetensors.torch import load_file, save_file
 
 from vizoo.vision.hub._http import SourceError
@@ -13,7 +14,7 @@ from vizoo.vision.hub._huggingface import NoFileError, obtain
 from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.download import DownloadError
 from vizoo.vision.hub.record import Source
-from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, read_record, save_pretrained
+from vizoo.vision.hub.sharing import from_pretrained, push_to_hub, save_pretrained
 from vizoo.vision.hub.weights import _KEY, load_weights, save_weights
 
 FACTS = {
