@@ -439,15 +439,7 @@ def dispmvs_tiny(
     fine_radius: int = 2,
 ) -> DispMVS:
     """DispMVS with half the channels and coarse iterations, 2.7 M parameters."""
-    return DispMVS(
-        feature_width=4,
-        coarse_width=4,
-        fine_width=4,
-        coarse_iterations=coarse_iterations,
-        fine_iterations=fine_iterations,
-        coarse_radius=coarse_radius,
-        fine_radius=fine_radius,
-    )
+    return DispMVS(feature_width=4, coarse_width=4, fine_width=4, **locals())
 
 
 @register_model(task="mvs")

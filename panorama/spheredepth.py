@@ -305,7 +305,7 @@ def spheredepth_r18_l5(
     max_depth: float = 10.0,
 ) -> SphereDepthNet:
     """Features at level 5: for 256x512, or fast for 512x1024 with texture level 2."""
-    return _r18(5, texture_level, stem, head, kernel, dilation, max_depth)
+    return SphereDepthNet(mesh_level=5, **locals())
 
 
 @register_model(task="panorama")
@@ -319,7 +319,7 @@ def spheredepth_r18_l6(
     max_depth: float = 10.0,
 ) -> SphereDepthNet:
     """Features at level 6, 6.5 M parameters: for 512x1024."""
-    return _r18(6, texture_level, stem, head, kernel, dilation, max_depth)
+    return SphereDepthNet(mesh_level=6, **locals())
 
 
 @register_model(task="panorama")
@@ -333,27 +333,7 @@ def spheredepth_r18_l7(
     max_depth: float = 10.0,
 ) -> SphereDepthNet:
     """Features at level 7, the accurate and slow one for 512x1024."""
-    return _r18(7, texture_level, stem, head, kernel, dilation, max_depth)
-
-
-def _r18(
-    mesh_level: int,
-    texture_level: int,
-    stem: str,
-    head: str,
-    kernel: int,
-    dilation: int,
-    max_depth: float,
-) -> SphereDepthNet:
-    return SphereDepthNet(
-        mesh_level=mesh_level,
-        texture_level=texture_level,
-        stem=stem,
-        head=head,
-        kernel=kernel,
-        dilation=dilation,
-        max_depth=max_depth,
-    )
+    return SphereDepthNet(mesh_level=7, **locals())
 
 
 @register_model(task="panorama", weights=SPHEREDEPTH_SMALL)
@@ -365,14 +345,7 @@ def spheredepth_small(
     max_depth: float = 20.0,
 ) -> SphereDepthNet:
     """`spheredepth_r18_l5` of half the channels, 1.6 M parameters; for 256x512."""
-    return SphereDepthNet(
-        mesh_level=5,
-        texture_level=texture_level,
-        widths=(32, 32, 64, 128, 256),
-        stem=stem,
-        head=head,
-        max_depth=max_depth,
-    )
+    return SphereDepthNet(mesh_level=5, widths=(32, 32, 64, 128, 256), **locals())
 
 
 @register_model(task="panorama")
@@ -388,19 +361,7 @@ def spheredepth_tiny(
     max_depth: float = 10.0,
 ) -> SphereDepthNet:
     """Few channels, one block and one convolution a level, 0.2 M parameters; for 128x256."""
-    return SphereDepthNet(
-        mesh_level=mesh_level,
-        texture_level=texture_level,
-        widths=(24, 32, 48, 64, 96),
-        blocks=1,
-        decoder_convs=1,
-        stem=stem,
-        head=head,
-        kernel=kernel,
-        dilation=dilation,
-        symmetric=symmetric,
-        max_depth=max_depth,
-    )
+    return SphereDepthNet(widths=(24, 32, 48, 64, 96), blocks=1, decoder_convs=1, **locals())
 
 
 _PATTERNS = ("1", "3", "3d2", "3d3", "5")

@@ -296,10 +296,7 @@ class FusedEncoder(nn.Module):
         self.conv2 = _FusedBlock(encoder.conv2, dtype)
         self.conv3 = _FusedBlock(encoder.conv3, dtype)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        at_half = self.conv1(x)
-        at_quarter = self.conv2(at_half)
-        return at_half, at_quarter, self.conv3(at_quarter)
+    forward = FeatureEncoder.forward
 
 
 class _Finest(nn.Module):
@@ -447,10 +444,7 @@ class FusedCorrelationStage(_FusedHourglass):
         channels = stage.conv_redir.conv2.out_channels + shifts
         self.conv3_1 = _FusedBlock(stage.conv3_1, dtype, channels)
 
-    def forward(self, skips: list[Tensor], volume: Tensor) -> tuple[Tensor, ...]:
-        fused = torch.cat((self.conv_redir(skips[3]), F.leaky_relu(volume, 0.1)), 1)
-        predictions = self._encode_decode([*skips[:3], self.conv3_1(fused)])
-        return F.relu(predictions[0]), *predictions[1:]
+    forward = CorrelationStage.forward
 
 
 class FusedRefinementStage(_FusedHourglass):
