@@ -140,8 +140,7 @@ class PlaneSweep(nn.Module):
     """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``.
 
     Args:
-        planes: see there.
-        windows: see there.
+        planes, windows: see there.
     """
 
     def __init__(self, planes: int = 96, windows: Sequence[int] | None = None) -> None:

@@ -119,8 +119,7 @@ class Choices:
         Args:
             offer: one of `offered`.
             limit: milliseconds for a pair at scale 1, of those that are `timed`.
-            height: of the images, pixels.
-            width: of the images, pixels.
+            height, width: of the images, pixels.
             report: called as ``report(what, done, total)`` while subnets are measured.
             views: how many are matched within the limit, 2 where the right one is too.
 

@@ -218,8 +218,7 @@ class StereoPredictor:
         """Return what a user should know before a pair of this size: long work, little memory.
 
         Args:
-            height: of the images, pixels.
-            width: of the images, pixels.
+            height, width: of the images, pixels.
             scale: as it will be asked for.
         """
         if height * width <= _LARGE:

@@ -66,8 +66,7 @@ class Rectifier:
         """Return the rectified pair, (H, W, 3) uint8 RGB; black where nothing was seen.
 
         Args:
-            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
-            right: likewise.
+            left, right: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
 
         Raises:
             FileNotFoundError: there is no such image.
@@ -302,10 +301,8 @@ def rectify(
 
     Args:
         rig: the cameras.
-        left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
-        right: likewise.
-        fov: see `RigRectifier`.
-        size: likewise.
+        left, right: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+        fov, size: see `RigRectifier`.
 
     Returns:
         The rectified images, (H, W, 3) uint8 RGB, and their calibration.
@@ -337,8 +334,7 @@ def check_rows(
     """Look whether rows agree in a rectified pair.
 
     Args:
-        left: (H, W, 3) uint8.
-        right: likewise.
+        left, right: (H, W, 3) uint8.
         cause: why rows may differ, for the warning.
 
     Returns:
