@@ -69,21 +69,14 @@ def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def rig_rectifier(
-    args: argparse.Namespace,
-    path: str,
-    raw: tuple[int, ...],
-    size: tuple[int, int] | None = None,
+    args: argparse.Namespace, path: str, raw: tuple[int, ...], size: tuple[int, int] | None = None
 ) -> RigRectifier:
     """The rectifier of a calibration from raw images of a size; says its notes."""
     from ..datasets.stereo.rigs import read_rig
     from ..stereo.rectify import RigRectifier
 
     rig = read_rig(
-        path,
-        args.second,
-        cameras=args.cameras,
-        baseline_unit=args.baseline_unit,
-        lens=args.lens,
+        path, args.second, cameras=args.cameras, baseline_unit=args.baseline_unit, lens=args.lens
     )
     height, width = raw
     try:

@@ -73,10 +73,7 @@ def write_picture(path: Path, report: dict[str, Any], searched: SearchedFront) -
 
 
 def comparisons(
-    groups: dict[str, list[Architecture]],
-    ranking: list[Ranked],
-    table: Tabular | None,
-    column: str,
+    groups: dict[str, list[Architecture]], ranking: list[Ranked], table: Tabular | None, column: str
 ) -> dict[str, Any]:
     """The ranking and the parameters' against the truth, for each group."""
     from ..nas.search.predictor import compare

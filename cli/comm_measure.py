@@ -29,10 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("cpu", "cuda"), default="cpu", help="gloo or NCCL (default cpu)"
     )
     parser.add_argument(
-        "--seconds",
-        type=positive,
-        default=0.5,
-        help="for each of eight sizes (default 0.5)",
+        "--seconds", type=positive, default=0.5, help="for each of eight sizes (default 0.5)"
     )
     parser.add_argument("--out", metavar="FILE", help="write the link, for `comm plan --link FILE`")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

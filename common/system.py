@@ -9,12 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = [
-    "bfloat16_instructions",
-    "compiler",
-    "installed_version",
-    "missing_library",
-]
+__all__ = ["bfloat16_instructions", "compiler", "installed_version", "missing_library"]
 
 _DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",

@@ -15,13 +15,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    ConcatDataset,
-    DataLoader,
-    Dataset,
-    DistributedSampler,
-    default_collate,
-)
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, DistributedSampler, default_collate
 
 from .draws import Draws
 

@@ -33,11 +33,7 @@ class SourceCorrelation:
     """
 
     def __init__(
-        self,
-        images: Tensor,
-        intrinsics: Tensor,
-        extrinsics: Tensor,
-        windows: Sequence[int],
+        self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, windows: Sequence[int]
     ) -> None:
         grey = brightness(images.float())
         grey = grey - grey.mean()  # the difference of two large squares would lose the small

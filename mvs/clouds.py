@@ -54,10 +54,7 @@ def voxel_thin(
 
 
 def refine_file(
-    path: str | os.PathLike,
-    *,
-    voxel: float | None = None,
-    cameras: Tensor | None = None,
+    path: str | os.PathLike, *, voxel: float | None = None, cameras: Tensor | None = None
 ) -> int:
     """Thin a PLY file in place, or give it normals; the whole cloud is in memory meanwhile.
 

@@ -338,11 +338,7 @@ def spheredepth_r18_l7(
 
 @register_model(task="panorama", weights=SPHEREDEPTH_SMALL)
 def spheredepth_small(
-    *,
-    texture_level: int = 1,
-    stem: str = "mesh",
-    head: str = "mesh",
-    max_depth: float = 20.0,
+    *, texture_level: int = 1, stem: str = "mesh", head: str = "mesh", max_depth: float = 20.0
 ) -> SphereDepthNet:
     """`spheredepth_r18_l5` of half the channels, 1.6 M parameters; for 256x512."""
     return SphereDepthNet(mesh_level=5, widths=(32, 32, 64, 128, 256), **locals())

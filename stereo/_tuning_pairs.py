@@ -150,11 +150,7 @@ def labelled(
 
 
 def batches(
-    pairs: list[OwnPair],
-    scenes: GeneratedStereo,
-    augment: Any,
-    half: int,
-    generator: Generator,
+    pairs: list[OwnPair], scenes: GeneratedStereo, augment: Any, half: int, generator: Generator
 ) -> Iterator[dict[str, Tensor]]:
     """Batches without end: as many samples of pairs as of generated scenes."""
     drawn = 0

@@ -23,9 +23,7 @@ _TILE = 32  # pixels
 
 @torch.no_grad()
 def agreed(
-    match: Callable[[Tensor, Tensor, float], Tensor],
-    left: Tensor,
-    right: Tensor,
+    match: Callable[[Tensor, Tensor, float], Tensor], left: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Disparity that several sizes of a pair, and both of its views, give.
 
@@ -51,10 +49,7 @@ def agreed(
 
 
 def disagreement(
-    match: Callable[[Tensor, Tensor, float], Tensor],
-    left: Tensor,
-    right: Tensor,
-    judged: Tensor,
+    match: Callable[[Tensor, Tensor, float], Tensor], left: Tensor, right: Tensor, judged: Tensor
 ) -> Tensor:
     """What goes with the error of a disparity where no truth is known, (H, W) in pixels.
 

@@ -22,10 +22,7 @@ _RANGE = 192.0
 
 
 def calibration_samples(
-    net: nn.Module,
-    source: str | None = None,
-    size: tuple[int, int] | None = None,
-    count: int = 16,
+    net: nn.Module, source: str | None = None, size: tuple[int, int] | None = None, count: int = 16
 ) -> list[Sample]:
     """Pairs for `vizoo.export` with ``precision="int8"``, with truth where there is any.
 

@@ -136,11 +136,7 @@ def _drawn(folder: Path, draw: _Draw, frame: StereoFrame, disparity: np.ndarray)
 
 @contextmanager
 def video(
-    path: Path,
-    size: tuple[int, int],
-    rate: float,
-    colours: tuple[float, float],
-    live: bool = False,
+    path: Path, size: tuple[int, int], rate: float, colours: tuple[float, float], live: bool = False
 ) -> Iterator[_Write]:
     """A video of disparity in colours; frames that say their time stand until the next one's.
 

@@ -113,12 +113,7 @@ class StereoTask(_DisparityTask):
                 "of weights and one positive length a round"
             )
         super().__init__(
-            model,
-            model_args,
-            metric_max_disparity,
-            lr=lr,
-            lr_schedule=lr_schedule,
-            **training,
+            model, model_args, metric_max_disparity, lr=lr, lr_schedule=lr_schedule, **training
         )
         self.stage_loss, self.scale_weights, self.round_epochs = stage_loss, weights, epochs
         if loss == "matching" and not hasattr(self.net, "forward_volumes"):

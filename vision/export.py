@@ -30,15 +30,7 @@ from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
 from .int8 import Quantized, Sample, check_samples, quantize
 
-__all__ = [
-    "Check",
-    "Exported",
-    "export",
-    "open_named",
-    "stored_bytes",
-    "tensors",
-    "weight_bytes",
-]
+__all__ = ["Check", "Exported", "export", "open_named", "stored_bytes", "tensors", "weight_bytes"]
 
 
 @dataclass(frozen=True)
@@ -221,11 +213,7 @@ def _inputs(
 
 
 def _trials(
-    net: nn.Module,
-    size: tuple[int, int],
-    batch: int,
-    given: Sequence[Tensor] | None,
-    dynamic: bool,
+    net: nn.Module, size: tuple[int, int], batch: int, given: Sequence[Tensor] | None, dynamic: bool
 ) -> list[_Trial]:
     """One at the exported size; where that is dynamic one at another, as odd as the network takes.
 

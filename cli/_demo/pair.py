@@ -124,11 +124,7 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
     Without that a camera is assumed whose focal length is the image's width, and depth counts in
     baselines.
     """
-    from ...datasets.stereo.calibration import (
-        StereoCalibration,
-        read_calibration,
-        scaling_notes,
-    )
+    from ...datasets.stereo.calibration import StereoCalibration, read_calibration, scaling_notes
     from ...stereo.infer import open_pair
     from ...stereo.rectification import check_pair
     from ...vision.io.images import to_bytes

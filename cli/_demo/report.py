@@ -174,9 +174,7 @@ def _front(front: Front, subnets: list[Finding]) -> dict[str, Any]:
     plot = front_plot(
         Series("Pareto front", list(places.values())),
         Series(
-            "shown above",
-            list(marked.values()),
-            [name.removesuffix(" subnet") for name in marked],
+            "shown above", list(marked.values()), [name.removesuffix(" subnet") for name in marked]
         ),
         x_label,
         y_label,

@@ -20,14 +20,7 @@ from ...common.files import write_bytes, write_text
 from .cameras import project
 from .scene import Scene
 
-__all__ = [
-    "Camera",
-    "Model",
-    "Photograph",
-    "find_model",
-    "read_model",
-    "write_model",
-]
+__all__ = ["Camera", "Model", "Photograph", "find_model", "read_model", "write_model"]
 
 #: Names and numbers of parameters, in the order of the binary format's numbers.
 _CAMERA_MODELS = (
@@ -342,12 +335,7 @@ def _quaternion_of(rotation: Tensor) -> tuple[float, ...]:
             [r[0][0] + r[1][1] + r[2][2], 0, 0, 0],
             [r[2][1] - r[1][2], r[0][0] - r[1][1] - r[2][2], 0, 0],
             [r[0][2] - r[2][0], r[0][1] + r[1][0], r[1][1] - r[0][0] - r[2][2], 0],
-            [
-                r[1][0] - r[0][1],
-                r[0][2] + r[2][0],
-                r[1][2] + r[2][1],
-                r[2][2] - r[0][0] - r[1][1],
-            ],
+            [r[1][0] - r[0][1], r[0][2] + r[2][0], r[1][2] + r[2][1], r[2][2] - r[0][0] - r[1][1]],
         ]
     )
     vector = np.linalg.eigh(matrix, UPLO="L")[1][:, -1]

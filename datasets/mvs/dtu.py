@@ -103,10 +103,7 @@ class DTU(MVSDataset):
 
 
 def open_dtu_training(
-    root: str | os.PathLike,
-    scan: str,
-    lights: Sequence[int] = (3,),
-    range_form: str = "auto",
+    root: str | os.PathLike, scan: str, lights: Sequence[int] = (3,), range_form: str = "auto"
 ) -> Scene:
     """Open a scan of the training layout by its name, ``scan1``.
 

@@ -85,9 +85,7 @@ class StereoDataset(FileDataset):
     """
 
     def __init__(
-        self,
-        records: Sequence[StereoRecord],
-        transform: Callable[[dict], dict] | None = None,
+        self, records: Sequence[StereoRecord], transform: Callable[[dict], dict] | None = None
     ) -> None:
         self.records = list(records)
         self.transform = transform

@@ -24,15 +24,7 @@ from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..space import Choice, Scalar, SearchSpace
 from ..supernet import search_space
-from .building import (
-    Plan,
-    build,
-    candidates,
-    counts_of,
-    depth_choices,
-    group,
-    kernel_choice,
-)
+from .building import Plan, build, candidates, counts_of, depth_choices, group, kernel_choice
 from .importance import check_scores, class_scores
 from .labels import Checked, Mismatch, Ties
 from .layers import Layer

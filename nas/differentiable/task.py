@@ -31,15 +31,7 @@ from ..training.task import SupernetTask, inserted
 from .costs import Cost
 from .data import TRANSFER_HOOKS, each_half, is_pair
 from .derivation import draw_architectures, most_likely
-from .logits import (
-    Draw,
-    Logits,
-    check_weighable,
-    drop_free,
-    free_values,
-    share_of_free,
-    weighted,
-)
+from .logits import Draw, Logits, check_weighable, drop_free, free_values, share_of_free, weighted
 from .samplers import GumbelSoftmax, MixtureSampler
 from .schedules import Constant, Schedule
 

@@ -129,9 +129,7 @@ def _blank(plain: type[nn.Module]) -> Sliced:
 
 
 def sliced(
-    layer: nn.Module,
-    cuts: Mapping[str, Mapping[int, Placed]],
-    attributes: Mapping[str, Value],
+    layer: nn.Module, cuts: Mapping[str, Mapping[int, Placed]], attributes: Mapping[str, Value]
 ) -> None:
     """Make a layer elastic in place.
 

@@ -15,14 +15,7 @@ from ...common.files import JsonFile, check_version
 from ..architecture import near
 from ..space import Scalar, SearchSpace
 
-__all__ = [
-    "ROOT",
-    "Split",
-    "SplitTree",
-    "depth",
-    "parent_name",
-    "splittable",
-]
+__all__ = ["ROOT", "Split", "SplitTree", "depth", "parent_name", "splittable"]
 
 ROOT = "root"
 _VERSION = 1

@@ -15,13 +15,7 @@ from ..space import Architecture, SearchSpace
 from .constraints import Constraint
 from .population import Evaluated, Progress, Scores, Settings, search
 
-__all__ = [
-    "ParetoResult",
-    "SearchResult",
-    "evolve",
-    "evolve_pareto",
-    "pareto_front",
-]
+__all__ = ["ParetoResult", "SearchResult", "evolve", "evolve_pareto", "pareto_front"]
 
 
 @dataclass(frozen=True)

@@ -146,9 +146,7 @@ def _band(product: Tensor, shape: tuple[int, ...], reverse: bool) -> Tensor:
     (batch, count, height), (_, block, window) = shape[:3], product.shape
     size, row = block * window, window - 1 if reverse else window + 1
     return product.as_strided(
-        (batch, count, height, block),
-        (height * size, 1, size, row),
-        block - 1 if reverse else 0,
+        (batch, count, height, block), (height * size, 1, size, row), block - 1 if reverse else 0
     )
 
 

@@ -159,11 +159,7 @@ def _table(features: Tensor) -> Tensor:
 
 
 def _chunks(
-    reference: Tensor,
-    pyramid: Sequence[Tensor],
-    lines: Sequence[Tensor],
-    radius: int,
-    memory: int,
+    reference: Tensor, pyramid: Sequence[Tensor], lines: Sequence[Tensor], radius: int, memory: int
 ) -> Iterator[tuple[int, int, slice, list[tuple[Tensor, Tensor]]]]:
     """Chunks of pixels: image, view, pixels, and for each level the texels that they read.
 
@@ -203,11 +199,7 @@ def _texels(places: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
 
 
 def _forward(
-    reference: Tensor,
-    pyramid: Sequence[Tensor],
-    lines: Sequence[Tensor],
-    radius: int,
-    memory: int,
+    reference: Tensor, pyramid: Sequence[Tensor], lines: Sequence[Tensor], radius: int, memory: int
 ) -> Tensor:
     cost = reference.new_empty(_shape(pyramid, lines, radius))
     channels, count, held = reference.shape[1], 2 * radius + 1, None
@@ -300,11 +292,7 @@ def _refuses(
 
 
 def _forward_cuda(
-    reference: Tensor,
-    pyramid: Sequence[Tensor],
-    lines: Sequence[Tensor],
-    radius: int,
-    memory: int,
+    reference: Tensor, pyramid: Sequence[Tensor], lines: Sequence[Tensor], radius: int, memory: int
 ) -> Tensor:
     views, height, width = lines[2].shape[1:]
     out = reference.new_empty(_shape(pyramid, lines, radius))

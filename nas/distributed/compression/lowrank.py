@@ -37,11 +37,7 @@ class ACPSGD(Compressor):
     """
 
     def __init__(
-        self,
-        rank: int = 4,
-        start_step: int = 2,
-        error_feedback: bool = True,
-        forget_after: int = 0,
+        self, rank: int = 4, start_step: int = 2, error_feedback: bool = True, forget_after: int = 0
     ) -> None:
         super().__init__(start_step, error_feedback, forget_after)
         if rank < 1:

@@ -363,11 +363,7 @@ def _unpack(message: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lags_densities(
-    sizes: dict[str, int],
-    times: dict[str, float],
-    alpha: float,
-    beta: float,
-    processes: int,
+    sizes: dict[str, int], times: dict[str, float], alpha: float, beta: float, processes: int
 ) -> dict[str, float]:
     """For each parameter the highest density that hides behind the rest of the backward pass.
 
