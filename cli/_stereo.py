@@ -105,7 +105,6 @@ def rectify_frames(
 
 
 def _scale(text: str) -> float | str:
-    """The argument of `--scale`."""
     if text == "auto":
         return text
     return number(text, lambda value: 0 < value <= 1, "above 0 and at most 1, nor auto")

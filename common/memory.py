@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,8 @@ class PeakMemory:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             # Writing 5 makes Linux forget the earlier peak; elsewhere the growth is a lower bound.
-            try:
+            with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")
-            except OSError:
-                pass
             self._before = held_memory()
         return self
 

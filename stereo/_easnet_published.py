@@ -136,7 +136,6 @@ def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _architecture_of(state: Mapping[str, Tensor]) -> Architecture:
-    """The architecture whose weights these are."""
     values: dict[str, int] = {}
     stages: dict[int, int] = {}
     for key, weight in state.items():

@@ -334,7 +334,6 @@ def _solved(
 
 
 def _measured(view: View, rig: StereoRig, pose: np.ndarray) -> View:
-    """The view with its errors."""
     before = view.points @ pose[:, :3].T + pose[:, 3]
     errors = [
         float(np.sqrt(np.mean(np.sum((lens.project(points) - pixels) ** 2, axis=1))))

@@ -8,6 +8,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +45,10 @@ def write_examples(folder: str | Path) -> list[tuple[str, str, float, float]]:
     height, width = _EXAMPLE
     scene = GeneratedStereo(1, height, width, seed=3, max_disparity=40.0, photometric=False)[0]
     pairs: list[tuple[str, Any, float, float]] = [("scene", scene, 0.0, 0.0)]
-    try:
+    with suppress(ImportError):
         rooms = WorldStereo(1, height, width, seed=1, max_disparity=40.0, **_ROOM)
         room, rig = rooms.pair(0)
         pairs.insert(0, ("room", room, round(rig.focal, 1), round(rig.baseline, 4)))
-    except ImportError:
-        pass
     rows = []
     for name, pair, focal, baseline in pairs:
         files = [Path(folder) / f"{name}_{side}.png" for side in ("left", "right")]

@@ -13,6 +13,7 @@ import shutil
 import stat
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
@@ -141,10 +142,8 @@ class Buffers:
         for path in self.folder.iterdir() if others else (*self.paths, self._lock_path):
             path.unlink(missing_ok=True)
         self._lock.close()
-        try:
+        with suppress(OSError):  # other processes' are still there
             self.folder.rmdir()
-        except OSError:  # other processes' are still there
-            pass
 
 
 def _mapped(path: Path) -> Tensor:

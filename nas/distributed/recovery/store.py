@@ -269,6 +269,5 @@ class _DiskSnapshots:
         return header, payload
 
     def remove(self) -> None:
-        """Delete them."""
         if self.rank == 0:
             shutil.rmtree(self.folder, ignore_errors=True)
