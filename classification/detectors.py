@@ -20,6 +20,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
 from torchvision.ops.feature_pyramid_network import LastLevelP6P7
 
+from ..datasets.files import check_choice
 from ..vision.hub.weights import check_state, existing_file, load_pickle
 from ..vision.layers import check_images
 from .backbones import unreachable
@@ -67,10 +68,9 @@ class ImageDetector(nn.Module):
         self, detector: str, classes: int, backbone: str = "resnet50", size: int = 512
     ) -> None:
         super().__init__()
-        if detector not in _DETECTORS:
-            raise ValueError(f"detector {detector!r} is none of {', '.join(_DETECTORS)}")
-        if detector != "ssdlite" and backbone not in _BACKBONES:
-            raise ValueError(f"backbone {backbone!r} is none of {', '.join(_BACKBONES)}")
+        check_choice("detector", detector, _DETECTORS)
+        if detector != "ssdlite":
+            check_choice("backbone", backbone, _BACKBONES)
         if classes < 1 or size < 32:
             raise ValueError(f"classes {classes} and size {size} must be at least 1 and 32")
         self.detector, self.backbone = detector, backbone
@@ -139,8 +139,7 @@ def class_scores(
     Raises:
         ValueError: an unknown rule.
     """
-    if rule not in RULES:
-        raise ValueError(f"rule {rule!r} is none of {', '.join(RULES)}")
+    check_choice("rule", rule, RULES)
     scores = detections.scores.new_zeros(classes)
     counts = detections.scores >= threshold
     if not counts.any():

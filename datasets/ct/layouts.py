@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ...common.files import write_json
-from ..files import check_files, expand_path
+from ..files import check_choice, check_files, expand_path
 from .dataset import CTDataset, ScanRecord
 from .nifti import is_nifti
 from .preparation import CTPreset
@@ -58,8 +58,7 @@ def read_scan_list(path: str | os.PathLike, classes: Sequence[str]) -> list[List
         raise ValueError(f"{path}: not a JSON list of scans: {reason}") from error
     scans = []
     for kind, patients in _inside(content, path, "classes").items():
-        if kind not in classes:
-            raise ValueError(f"{path}: class {kind!r} is none of {', '.join(classes)}")
+        check_choice(f"{path}: class", kind, classes)
         for patient, own in _inside(patients, path, f"patients of {kind}").items():
             where = f"{kind}/{patient}"
             for scan, files in _inside(own, path, f"scans of {where}").items():

@@ -109,10 +109,7 @@ class ListedImages(ImageDataset):
         where = expand_path(root) if root else listed.parent
         records = []
         for line, (path, label, source) in rows.items():
-            if label not in names:
-                raise ValueError(
-                    f"{listed}, line {line}: class {label!r} is none of {', '.join(names)}"
-                )
+            check_choice(f"{listed}, line {line}: class", label, names)
             records.append(ImageRecord(path, str(where / path), names.index(label), source or path))
         paths = [record.path for record in records]
         check_files("images", where, {"images": paths}, f"those of {listed}", what="images")
