@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def compare(
     """Find, train and test every row's network for every seed, and write the report.
 
     Each finished run is a file `runs/ROW/SEED.json`, so that the same call goes on where it was
-    stopped. A run that fails does not stop the others.
+    stopped. A run that fails does not stop the others, and is warned of at once.
 
     Args:
         config: a file, or the name of a built-in config, see `CompareConfig`.
@@ -91,6 +92,7 @@ def compare(
             text = " ".join(str(error).split()) or type(error).__name__
             failed[f"{name}, seed {seed}"] = f"{type(error).__name__}: {text}"
             _log.debug("%s, seed %s failed", name, seed, exc_info=True)
+            warnings.warn(f"{name}, seed {seed} failed, the others go on: {text}", stacklevel=2)
     report("", len(files), len(files))
     runs = [read_json(path, "a run") for path in files.values() if path.is_file()]
     if not runs:
