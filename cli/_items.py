@@ -15,7 +15,7 @@ from ..classification import NOTICE
 from ..common.memory import ran_out_of_memory
 from ..common.progress import progress
 from ..common.warned import collect_warnings
-from ._work import warn
+from ._work import check_file, warn
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTPredictor
@@ -210,8 +210,10 @@ def add_map(parser: argparse.ArgumentParser, methods: Sequence[str], told: str, 
     )
 
 
-def check_map(args: argparse.Namespace, overlays: bool) -> bool:
-    """Whether maps are drawn; where not, options for them are refused."""
+def check_written(args: argparse.Namespace, overlays: bool) -> bool:
+    """Whether maps are drawn; where not, options for them are refused, and a --csv in vain."""
+    if args.csv is not None:
+        check_file(Path(args.csv), option="--csv")
     drawn = overlays and args.out is not None
     if not drawn and (args.layer or args.explained or args.method != "auto"):
         raise ValueError(

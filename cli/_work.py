@@ -60,26 +60,26 @@ seconds = partial(number, fits=lambda value: 0 <= value < math.inf, wanted="a ti
 positive = partial(number, fits=lambda value: 0 < value < math.inf, wanted="above 0")
 
 
-def check_folder(name: str) -> Path:
+def check_folder(name: str, option: str = "--out") -> Path:
     """The folder of results, which need not exist yet; one that could not be made is refused."""
     if not name:
-        raise ValueError("--out is empty; name a folder (`.` for this one)")
+        raise ValueError(f"{option} is empty; name a folder (`.` for this one)")
     out = Path(name)
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     if not there.is_dir():
-        raise ValueError(f"--out {out}: {there} is a file; name a folder")
+        raise ValueError(f"{option} {out}: {there} is a file; name a folder")
     if not os.access(there, os.W_OK):
-        raise ValueError(f"--out {out}: {there} is not writable; name another folder")
+        raise ValueError(f"{option} {out}: {there} is not writable; name another folder")
     return out
 
 
-def check_file(path: Path, suffix: str = "", told: str = "") -> None:
+def check_file(path: Path, suffix: str = "", told: str = "", option: str = "--out") -> None:
     """Refuse a result of another suffix, or which could not be written; `told` says what it is."""
     if suffix and path.suffix.lower() != suffix:
-        raise ValueError(f"--out {path}: {told} written as {suffix}; choose such a name")
+        raise ValueError(f"{option} {path}: {told} written as {suffix}; choose such a name")
     if path.is_dir():
-        raise ValueError(f"--out {path}: is a folder; name a file")
-    check_folder(str(path.parent))
+        raise ValueError(f"{option} {path}: is a folder; name a file")
+    check_folder(str(path.parent), option)
 
 
 def check_apart(inputs: Iterable[Path], out: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._int8 import add_int8, calibration, check_int8
-from ._work import add_size, check_least, parse_size
+from ._work import add_size, check_file, check_least, parse_size
 
 if TYPE_CHECKING:
     from ..vision.export import Exported
@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
     check_least(args, batch=1)
     if args.out.exists() and Path(args.model).exists() and args.out.samefile(args.model):
         raise ValueError(f"--out {args.out}: is the model itself; choose another name")
+    check_file(args.out)
 
     from rich.console import Console
 

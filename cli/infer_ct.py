@@ -14,7 +14,7 @@ from ._items import (
     add_run_arguments,
     add_runtime,
     check_class,
-    check_map,
+    check_written,
     end_classified,
     infer_items,
     infer_one,
@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Classify all scans; return 0, or 1 if any of several failed."""
     check_least(args, montage=1)
-    drawn = check_map(args, not args.no_overlays)
+    drawn = check_written(args, not args.no_overlays)
     if not drawn and (args.no_mirrors or args.montage is not None):
         raise ValueError(
             "--no-mirrors and --montage are for the map: give --out DIR, without --no-overlays"

@@ -16,7 +16,7 @@ from ._items import (
     add_run_arguments,
     add_runtime,
     check_class,
-    check_map,
+    check_written,
     end_classified,
     infer_items,
 )
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from ._pairs import find_sorted
 
     check_least(args, top=1, batch=1)
-    drawn = check_map(args, args.overlays)
+    drawn = check_written(args, args.overlays)
     images, sorted_into = find_sorted(args.images)
     out = None if args.out is None else check_folder(args.out)
     if out is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ...common.files import few
+from ...vision.io.pairing import images_in
 from ..files import check_choice, expand_path
 from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
@@ -107,6 +108,8 @@ def open_scene(
         layout = next((name for name, row in LAYOUTS.items() if row.tells(path)), None)
     if layout is None:
         looked = "; ".join(f"{name}: {row.looks}" for name, row in LAYOUTS.items() if row.looks)
+        bare = path.is_dir() and images_in(path)
+        looked += "; of photographs without cameras COLMAP finds these" if bare else ""
         raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
     return LAYOUTS[layout].opens(path, range_form)
 

@@ -19,6 +19,7 @@ A sample, made of a reference view and its sources, is a dictionary:
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -266,9 +267,20 @@ class Scene(Kept):
 
         Raises:
             ValueError: it is none.
+
+        Warns (``UserWarning``) where the sparse points that views see lie outside of it.
         """
-        check_range((least, greatest), "depth range")
         limits = float(least), float(greatest)
+        if not 0 < least < greatest < float("inf"):
+            raise ValueError(f"depth range {least:g} to {greatest:g}: want 0 < least < greatest")
+        seen = [span for index in range(len(self)) if (span := _span_of_points(self, index))]
+        if seen and all(high < least or low > greatest for low, high in seen):
+            low, high = min(span[0] for span in seen), max(span[1] for span in seen)
+            warnings.warn(
+                f"depth range {least:g} to {greatest:g}: the scene's sparse points lie at "
+                f"{low:.4g} to {high:.4g}; is it in the cameras' unit?",
+                stacklevel=2,
+            )
         return replace(self, views=[replace(view, depth_range=limits) for view in self.views])
 
     def _truth(self, index: int, size: torch.Size, empty: bool) -> tuple[Tensor, Tensor]:
@@ -339,12 +351,8 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
     """
     views = scene.views
     view = views[index]
-    if scene.points is not None and scene.tracks is not None:
-        points = scene.points[scene.tracks[index]].double()
-        depth = points @ view.extrinsics[2, :3].double() + view.extrinsics[2, 3].double()
-        limits = range_from_points(depth)
-        if limits is not None:
-            return limits, "1st and 99th percentile of its sparse points' depths"
+    if (limits := _span_of_points(scene, index)) is not None:
+        return limits, "1st and 99th percentile of its sparse points' depths"
     measured = [
         depths_in_common(
             scene.features(index), scene.features(other), view.extrinsics, views[other].extrinsics
@@ -361,6 +369,14 @@ def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:
         return range_from_cameras(extrinsics, index)
     except ValueError as error:
         raise ValueError(f"scene {scene.name}: {error}") from None
+
+
+def _span_of_points(scene: Scene, index: int) -> tuple[float, float] | None:
+    """The range of the sparse points that a view sees; None where they are too few."""
+    if scene.points is None or scene.tracks is None:
+        return None
+    points, pose = scene.points[scene.tracks[index]].double(), scene.views[index].extrinsics
+    return range_from_points(points @ pose[2, :3].double() + pose[2, 3].double())
 
 
 def check_range(depth_range: tuple[float, float], where: str) -> None:

@@ -77,6 +77,14 @@ def test_errors(capsys, tmp_path, monkeypatch, words, says):
     assert says in said and said.count("\n") == 1 and not list(tmp_path.iterdir())
 
 
+def test_where_nothing_can_be_written_is_said_first(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("vizoo.vision.export.open_named", lambda name: pytest.fail("loaded"))
+    (tmp_path / "file").write_text("")
+    words = ["fadnet_plus_micro", "--to", "torchscript", "--out", str(tmp_path / "file/net.pt")]
+    assert main(["export", *words]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
+
+
 def test_the_source_is_not_overwritten(capsys, tmp_path):
     path = tmp_path / "net.ckpt"
     path.write_bytes(b"weights")

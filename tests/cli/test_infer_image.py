@@ -213,6 +213,10 @@ def test_json_and_what_is_left_out(photos, tmp_path, capsys):
         (("photos", "--model", "a.safetensors", "--out", "photos"), "--out photos is where"),
         (("photos", "--model", "a.safetensors", "--top", "0"), "--top 0"),
         (
+            ("photos", "--model", "a.safetensors", "--csv", "a.safetensors/all.csv"),
+            "--csv a.safetensors: .* is a file; name a folder",
+        ),
+        (
             ("photos", "--model", "a.safetensors", "--out", "o", "--class", "wart"),
             "--class wart: none of mole",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -149,6 +150,15 @@ def test_photographs_lie_as_they_are_stored(tmp_path, scene):
     turned = open_scene(path)
     assert turned.size(0) == (48, 64)
     assert (turned.image(0) - scene.image(0)).abs().max() < 0.01
+
+
+def test_a_range_beyond_the_sparse_points_is_said(scene, tmp_path):
+    scene = open_scene(write_scene(scene, tmp_path, "colmap"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        least, greatest = scene.with_range(*scene.depth_range(0)[0]).depth_range(0)[0]
+    with pytest.warns(UserWarning, match="sparse points lie at .*; is it in the cameras' unit"):
+        scene.with_range(1000 * least, 1000 * greatest)
 
 
 @pytest.mark.parametrize("first", ["colmap", "colmap_binary"])

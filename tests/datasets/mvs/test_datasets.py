@@ -85,7 +85,7 @@ class TestScene:
         narrow = scene.with_range(500, 600)
         assert narrow.sample(0, [1])["depth_range"].tolist() == [500, 600]
         assert scene.views[0].depth_range != (500, 600)
-        with pytest.raises(ValueError, match="depth range 5 to 4"):
+        with pytest.raises(ValueError, match="^depth range 5 to 4: want 0 < least < greatest$"):
             scene.with_range(5, 4)
         assert scene.index("00000002") == 2
         with pytest.raises(ValueError, match="has no view 'x'; its views are 00000000"):

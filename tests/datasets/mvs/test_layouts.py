@@ -158,6 +158,9 @@ def test_unknown_and_stated_layouts(scene, tmp_path):
         open_scene(tmp_path)
     with pytest.raises(ValueError, match="layout 'nerf' is none of"):
         open_scene(tmp_path, "nerf")
+    write_image(tmp_path / "0.png", torch.rand(3, 8, 8))
+    with pytest.raises(ValueError, match="of photographs without cameras COLMAP finds these"):
+        open_scene(tmp_path)
     path = written(scene, tmp_path, "dtu")
     assert open_scene(path).layout == "dtu" and open_scene(path, "tanks").layout == "tanks"
     with pytest.raises(FileNotFoundError, match="no model; expected .*cameras.bin"):
