@@ -77,6 +77,20 @@ def test_unknown_stays_unknown_and_is_forgotten():
     assert not steady(picture, hole)[50:60, 50:60].any()
 
 
+def test_no_mean_with_what_was_unknown():
+    """Beside a hole, and at the border, a picture that moves by parts of a pixel looks between."""
+    picture = texture() // 5
+    moved = cv2.warpAffine(
+        picture, np.float32([[1, 0, 0.4], [0, 1, 0.3]]), (200, 120), borderMode=cv2.BORDER_REPLICATE
+    )
+    flat = np.full((120, 200), 20, np.float32)
+    holes = flat.copy()
+    holes[40:60, 50:90] = 0
+    steady = Steadiness()
+    steady(picture, holes)
+    assert np.abs(steady(moved, flat) - 20).max() < 0.01
+
+
 @pytest.mark.parametrize("size", [(1, 1), (8, 40), (16, 16), (40, 1300)])
 def test_any_size_and_a_change_of_it(size):
     steady = Steadiness()
