@@ -14,7 +14,7 @@ from collections.abc import Iterable
 import cv2
 import numpy as np
 
-from ..vision.io.images import ImageLike, as_image, to_bytes
+from ..vision.io.images import ImageLike, as_pair, to_bytes
 from .rectification import matched_points
 from .rectify import Rectifier
 
@@ -43,7 +43,7 @@ def auto_rectifier(pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Rectifier:
     """
     size, matched = None, []
     for left, right in pairs:
-        images = [to_bytes(as_image(image)) for image in (left, right)]
+        images = [to_bytes(image) for image in as_pair(left, right)]
         for image in images:
             size = size or image.shape[:2]
             if image.shape[:2] != size:

@@ -24,7 +24,7 @@ from ..common.memory import PeakMemory, available_memory, held_memory, return_fr
 from ..vision.exported import ExportedNetwork, is_exported
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize
-from ..vision.io.images import ImageLike, as_image, read_pair, to_bytes
+from ..vision.io.images import ImageLike, as_pair, to_bytes
 from ..vision.runtimes import prepared
 from . import DEFAULT_MODEL
 from .confidence import confidence, left_right_difference
@@ -392,10 +392,7 @@ def open_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
         ValueError: an image cannot be read or is all of one colour, the sizes differ, or both are
             the same picture.
     """
-    if isinstance(left, (str, os.PathLike)) and isinstance(right, (str, os.PathLike)):
-        first, second = read_pair(left, right)
-    else:
-        first, second = as_image(left, "left"), as_image(right, "right")
+    first, second = as_pair(left, right)
     if first.shape != second.shape:
         sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (first, second)]
         raise ValueError(

@@ -17,7 +17,7 @@ import numpy as np
 from ..common.files import atomic_write
 from ..datasets.stereo.calibration import StereoCalibration
 from ..datasets.stereo.rigs import StereoRig
-from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_pair, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.lenses import Lens
 from .rectification import measure_pair
@@ -73,8 +73,9 @@ class Rectifier:
             ValueError: an image cannot be read, or has another size.
         """
         rectified = []
-        for which, image, places in zip(("left", "right"), (left, right), self.maps, strict=True):
-            pixels = to_bytes(as_image(image, which))
+        views = as_pair(left, right)
+        for which, image, places in zip(("left", "right"), views, self.maps, strict=True):
+            pixels = to_bytes(image)
             if pixels.shape[:2] != self.size:
                 height, width = pixels.shape[:2]
                 raise ValueError(
@@ -311,10 +312,10 @@ def rectify(
         FileNotFoundError: there is no such image.
         ValueError: see `Rectifier` and `RigRectifier`.
     """
-    first = as_image(left, "left")
-    height, width = first.shape[1:]
+    views = as_pair(left, right)
+    height, width = views[0].shape[1:]
     rectifier = RigRectifier(rig, height, width, fov=fov, size=size)
-    return (*rectifier(first, right), rectifier.calibration)
+    return (*rectifier(*views), rectifier.calibration)
 
 
 def warn_of_raw(folder: str | os.PathLike, name: str, written: Sequence[Path] = ()) -> None:

@@ -56,6 +56,15 @@ def test_too_little_to_go_by(pairs):
         auto_rectifier([pairs[0], (flat[:50, :100], flat[:50, :100])])
 
 
+def test_files_of_twelve_bits(pairs, tmp_path):
+    """A camera of 12 bits leaves the upper ones of its files empty."""
+    files = [tmp_path / "left.png", tmp_path / "right.png"]
+    for file, view in zip(files, pairs[0], strict=True):
+        cv2.imwrite(str(file), 16 * view[..., ::-1].astype(np.uint16))
+    found = measure_pair(*auto_rectifier([files])(*files))
+    assert found.matches > 50 and found.row_offset < 0.3
+
+
 def test_lenses_that_bend_are_doubted():
     rig, plane = make_rig("fisheye"), Board((0, 0, 0.5), (0.1, 0.3, 0))
     pair = plane.pair(rig, noise(1))

@@ -256,6 +256,16 @@ def test_scaled_calibrations_and_other_sizes():
         half(*board.pair(rig, lines(), fine=1))
 
 
+def test_files_of_twelve_bits_are_as_bright_as_the_pair(tmp_path):
+    """A camera of 12 bits leaves the upper ones of its files empty."""
+    rig, files = make_rig(), [tmp_path / "left.png", tmp_path / "right.png"]
+    pair = Board().pair(rig, noise(1), fine=1)
+    for file, view in zip(files, pair, strict=True):
+        cv2.imwrite(str(file), 16 * view[..., ::-1].astype(np.uint16))
+    for rectified, other in zip(rectify(rig, *files)[:2], rectify(rig, *pair)[:2], strict=True):
+        assert np.abs(rectified.astype(int) - other).max() <= 3
+
+
 def test_cameras_that_look_apart_have_nothing_in_common():
     lens = Lens("pinhole", (900, 900), (160, 120), width=WIDTH, height=HEIGHT)
     apart = cv2.Rodrigues(np.array([0, 0.9, 0]))[0]

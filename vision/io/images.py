@@ -27,6 +27,7 @@ __all__ = [
     "SUFFIXES",
     "ImageLike",
     "as_image",
+    "as_pair",
     "image_size",
     "read_image",
     "read_pair",
@@ -124,6 +125,13 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
         f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
         f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
     )
+
+
+def as_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
+    """Two images of alike cameras as `as_image` gives them; two paths as `read_pair` reads them."""
+    if isinstance(left, (str, os.PathLike)) and isinstance(right, (str, os.PathLike)):
+        return read_pair(left, right)
+    return as_image(left, "left"), as_image(right, "right")
 
 
 def image_size(path: str | os.PathLike) -> tuple[int, int]:
