@@ -146,9 +146,12 @@ class BinaryGates(MixtureSampler):
         return Weights(weights, tuple(paths))
 
     def after_step(self, logits: Tensor, before: Tensor, paths: tuple[int, ...]) -> None:
-        """Move the logits that took the step together, so that their sum of exponentials stays."""
+        """Keep the step of these logits alone, moved so that their sum of exponentials stays."""
         index = torch.tensor(paths, device=logits.device)
-        logits[index] += before[index].logsumexp(0) - logits[index].logsumexp(0)
+        # An optimiser's momentum and decay move those without a gradient too.
+        moved = logits[index]
+        logits.copy_(before)
+        logits[index] = moved + (before[index].logsumexp(0) - moved.logsumexp(0))
 
 
 class Dirichlet(MixtureSampler):

@@ -123,6 +123,24 @@ def test_two_gates_compete_and_the_others_keep_their_probability(logits):
     assert new[one] > old[one]
 
 
+def test_gates_that_do_not_run_keep_their_probability_whatever_the_optimiser_remembers():
+    sampler, generator = BinaryGates(), _generator()
+    logits = torch.nn.Parameter(torch.tensor([0.3, -0.2, 0.9, 0.1]))
+    optimizer = torch.optim.Adam([logits], lr=0.1, betas=(0.5, 0.999), weight_decay=1e-2)
+    for _ in range(6):
+        found = sampler.draw(logits, generator, 1.0, True)
+        optimizer.zero_grad()
+        (found.values * torch.tensor([1.0, -2.0, 3.0, 0.5])).sum().backward()
+        before = logits.detach().clone()
+        optimizer.step()
+        with torch.no_grad():
+            sampler.after_step(logits, before, found.paths)
+        rest = [index for index in range(4) if index not in found.paths]
+        old, new = torch.softmax(before, 0), torch.softmax(logits.detach(), 0)
+        torch.testing.assert_close(new[rest], old[rest])
+        assert not torch.equal(logits.detach(), before)
+
+
 @pytest.mark.parametrize("sampler", ALL, ids=_name)
 def test_probabilities(sampler, logits):
     found = sampler.probabilities(logits)
