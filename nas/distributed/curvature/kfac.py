@@ -55,7 +55,7 @@ class KFACPreconditioner(Preconditioner):
         kl_clip: likewise.
         momentum: weight of the new in the averages of factors, which start with the first.
         factor_every: steps between updates of the averages.
-        inverse_every: steps between decompositions.
+        inverse_every: steps between decompositions; each comes with an update of the averages.
 
     Raises:
         ValueError: a setting is out of its range, or the training does not fit, see
@@ -133,12 +133,13 @@ class KFACPreconditioner(Preconditioner):
             if count:
                 average = self.moments.setdefault(layer.name, part / count)
                 average.lerp_(part / count, self.momentum)
+        # The first update at or behind a multiple of `inverse_every`, which need not be one itself.
+        now = self.step % self.inverse_every < self.factor_every
         # A layer that is used for the first time does not wait.
         due = [
             layer
             for layer in self.layers
-            if layer.name in self.moments
-            and (self.step % self.inverse_every == 0 or layer.name not in self.solvers)
+            if layer.name in self.moments and (now or layer.name not in self.solvers)
         ]
         error = self._decompose(due)
         flags = [layer.name in self.solvers for layer in self.layers]
@@ -181,7 +182,7 @@ class KFACPreconditioner(Preconditioner):
         """The averages, their decompositions and the number of steps, of all layers."""
         if not self.moments and self._resumed:
             return self._resumed
-        moments = {name: value.cpu() for name, value in self.moments.items()}
+        moments = {name: value.cpu().clone() for name, value in self.moments.items()}
         solvers = {
             name: tuple([t.cpu() for t in side] for side in sides)
             for name, sides in self.solvers.items()

@@ -258,6 +258,33 @@ def test_scaled_losses_change_nothing_and_overflows_are_left_out(kind):
     assert all(t.isfinite().all() for each in tensors for t in each)
 
 
+@pytest.mark.parametrize(
+    ("factor_every", "inverse_every", "steps"),
+    [(2, 5, [0, 6, 10, 16, 20]), (4, 6, [0, 8, 12, 20]), (4, 2, range(0, 24, 4))],
+)
+def test_decompositions_come_with_the_first_update_that_is_due(factor_every, inverse_every, steps):
+    found = []
+
+    class Noting(KFACPreconditioner):
+        def _decompose(self, layers):
+            found.extend([self.step] * bool(layers))
+            return super()._decompose(layers)
+
+    callback = Noting(factor_every=factor_every, inverse_every=inverse_every)
+    fit(callback, 8)
+    assert callback.step == 24 and found == list(steps)
+
+
+def test_a_state_that_was_given_stays_as_it_was():
+    callback = KFACPreconditioner(factor_every=1)
+    fit(callback, 1)
+    state = callback.state_dict()["moments"]
+    before = {name: value.clone() for name, value in state.items()}
+    for value in callback.moments.values():
+        value.lerp_(torch.zeros_like(value), 0.5)  # as every update does
+    assert before and all(torch.equal(before[name], state[name]) for name in before)
+
+
 class Line(LightningModule):
     """Linear layers that fit inputs of very different sizes, by SGD."""
 
