@@ -239,14 +239,17 @@ class SearchSpace:
 
         return self.build(pick)
 
-    def neighbours(self, architecture: Architecture) -> list[Architecture]:
-        """All architectures that differ in one choice; what comes to matter by it is largest."""
+    def neighbours(self, architecture: Architecture, name: str | None = None) -> list[Architecture]:
+        """All architectures that differ in one choice; what comes to matter by it is largest.
+
+        With a choice's name those that differ in that one.
+        """
         old = self.validate(architecture)
         used = {name: value for name, value in old.items() if value is not None}
         values = {choice.name: choice.largest for choice in self} | used
         return [
             self.build(_picking(values | {choice.name: value}))
-            for choice in self
+            for choice in (self if name is None else [self._choices[name]])
             for value in choice.values
             if old[choice.name] not in (None, value)
         ]

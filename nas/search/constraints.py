@@ -165,8 +165,7 @@ def smallest_reachable(
             before = ask(current)
             # What a depth leaves out comes after it, and is settled before it is chosen.
             for choice in reversed(space.names):
-                near = [n for n in space.neighbours(current) if n[choice] != current[choice]]
-                current = min([current, *near], key=ask)
+                current = min([current, *space.neighbours(current, choice)], key=ask)
                 if ask(current) < ask(best):
                     best = current
                 if ask(best) <= enough:

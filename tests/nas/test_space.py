@@ -84,6 +84,7 @@ def test_neighbours_differ_in_one_choice(space, rng):
     assert len(found) == sum(len(c.values) - 1 for c in space if a[c.name] is not None)
     for other in found:
         assert sum(None not in (a[n], other[n]) and a[n] != other[n] for n in space.names) == 1
+    assert found == [other for name in space.names for other in space.neighbours(a, name)]
 
 
 @given(spaces(), seeds)

@@ -265,6 +265,16 @@ def test_a_limit_out_of_reach_takes_few_costs():
     assert len(asked) == len(set(asked)) < 250
 
 
+def test_the_smallest_reachable_of_many_choices_takes_few_architectures(monkeypatch):
+    """As many for each choice as it has values, not as all choices have."""
+    space = SearchSpace([Choice(f"op{number}", (1, 2, 3)) for number in range(60)])
+    built, build = [], SearchSpace.build
+    monkeypatch.setattr(SearchSpace, "build", lambda *given: built.append(1) or build(*given))
+    best, value = smallest_reachable(space, lambda a: float(sum(a.values())))
+    assert (best, value) == (space.smallest(), 60.0)
+    assert len(built) < 60 * 3 * 10 * 4
+
+
 def test_a_tight_limit_is_used_up():
     """Candidates are led to the limit, not all to the smallest architecture."""
     space = easnet_space()
