@@ -88,7 +88,9 @@ def similarity(vectors: Tensor, measure: Measure = "euclidean") -> Tensor:
         exact = "donot_use_mm_for_euclid_dist"
         return 1 / (1 + 1e-6 + torch.cdist(vectors, vectors, compute_mode=exact))
     if measure == "pearson":
-        vectors = vectors - vectors.mean(1, keepdim=True)
+        # Of equal entries rounding would leave something, and with it a direction.
+        equal = vectors.amin(1, keepdim=True) == vectors.amax(1, keepdim=True)
+        vectors = (vectors - vectors.mean(1, keepdim=True)).masked_fill(equal, 0)
     elif measure != "cosine":
         raise ValueError(f"measure {measure!r} is unknown: choose euclidean, cosine or pearson")
     lengths = vectors.norm(dim=1, keepdim=True)

@@ -333,6 +333,15 @@ def test_vectors_of_zeros_are_like_each_other():
         assert torch.allclose(similarity(vectors, measure), wanted)
 
 
+@pytest.mark.parametrize("length", [3, 6, 7, 10])
+def test_vectors_of_one_value_are_alike_and_like_no_other_by_pearson(length):
+    """Also where their mean is rounded, so that something is left without it."""
+    rows = torch.tensor([[0.7], [1.1], [0.1]], dtype=torch.float64).expand(3, length)
+    vectors = torch.cat([rows, torch.arange(length)[None].double()])
+    wanted = torch.block_diag(torch.ones(3, 3), torch.ones(1, 1)).double()
+    torch.testing.assert_close(similarity(vectors, "pearson"), wanted)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
