@@ -203,10 +203,19 @@ def _unused(**options: Any) -> None:
 
 
 def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
-    """Write a rig as OpenCV's YAML or XML, as the suffix says, atomically; `read_rig` reads it."""
+    """Write a rig as OpenCV's YAML or XML, as the suffix says, atomically; `read_rig` reads it.
+
+    Such a file has one size of images: a right camera of another is scaled to the left one's.
+
+    Raises:
+        ValueError: its images have another shape.
+    """
+    right, width, height = rig.right, rig.left.width, rig.left.height
+    if width and height and (right.width, right.height) != (width, height):
+        right = right.resized(width, height)
     with atomic_write(path) as temporary:
         file = cv2.FileStorage(os.fspath(temporary), cv2.FILE_STORAGE_WRITE)
-        for number, lens in enumerate((rig.left, rig.right), start=1):
+        for number, lens in enumerate((rig.left, right), start=1):
             matrix = [
                 [lens.focal[0], lens.skew, lens.centre[0]],
                 [0, lens.focal[1], lens.centre[1]],
@@ -217,9 +226,9 @@ def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
         file.write("R", rig.rotation)
         file.write("T", rig.translation[:, None])
         file.write("unit", "m")
-        if rig.left.width and rig.left.height:
-            file.write("image_width", rig.left.width)
-            file.write("image_height", rig.left.height)
+        if width and height:
+            file.write("image_width", width)
+            file.write("image_height", height)
         file.release()
 
 
