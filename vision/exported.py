@@ -46,7 +46,8 @@ class ExportedNetwork(nn.Module):
         FileNotFoundError: no such file.
         ImportError: its runtime is not installed; the message says how to get it.
         ValueError: another runtime, type or device than the file's, or a file that cannot be read,
-            was not written by this version of `vizoo export`, or takes one size alone.
+            was not written by this version of `vizoo export`, or takes one size or several pairs
+            alone.
     """
 
     def __init__(
@@ -80,6 +81,8 @@ class ExportedNetwork(nn.Module):
         if any(isinstance(length, int) for x in facts["inputs"] for length in x["shape"][-2:]):
             size = "x".join(map(str, facts["inputs"][0]["shape"][-2:]))
             raise ValueError(f"{path}: takes images of {size} alone; export it with --dynamic")
+        if (count := facts["inputs"][0]["shape"][0]) != 1:
+            raise ValueError(f"{path}: takes {count} pairs at once; export it with --batch 1")
         name, registered = facts["model"], facts["model"] in list_models()
         if registered and (own := model_info(name).task) != task:
             raise ValueError(f"{path}: holds {name}, which is a model for {own}, not for {task}")

@@ -89,6 +89,10 @@ def test_what_is_a_file(tmp_path):
             {"inputs": [{"shape": [1, 3, 64, 128]}]},
             "other.onnx: takes images of 64x128 alone; export it with --dynamic",
         ),
+        (
+            {"inputs": [{"shape": [2, 3, "height", "width"]}]},
+            "other.onnx: takes 2 pairs at once; export it with --batch 1",
+        ),
         ({"model": "mbnet"}, "other.onnx: holds mbnet, which is a model for classification, not"),
     ],
 )
