@@ -27,7 +27,7 @@ from ..nas.efficiency.provenance import device_name
 from ._export_formats import FORMATS, LOUD, Job
 from .export import export
 from .hub.download import cache_folder
-from .inference import folded, optimize, standalone
+from .inference import evaluating, folded, optimize, standalone
 from .inputs import input_names, size_axes
 from .int8 import Sample, layers_in
 
@@ -85,7 +85,9 @@ def prepared(
         runtime = "torch"
     check_runtime(runtime, device, dtype)
     if runtime == "torch":
-        return optimize(net.to(device), dtype)
+        if any(x.device != device for x in (*net.parameters(), *net.buffers())):
+            net = copy.deepcopy(net).to(device)
+        return optimize(net, dtype)
     return Compiled(net, runtime, dtype)
 
 
@@ -131,12 +133,12 @@ def of_one_size(
         float_parts: of int8, the network's parts that stay in float32.
     """
     form = FORMATS[str(RUNTIMES[runtime])]
-    net = standalone(net).eval()
+    net = standalone(net)
     if dtype == torch.int8:
         net = folded(net)
     names = tuple(input_names(net)[: len(inputs)])
     job = Job(net, tuple(inputs), None, names, (), {}, None)
-    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), quiet(LOUD):
+    with evaluating(net), tempfile.TemporaryDirectory() as folder, torch.no_grad(), quiet(LOUD):
         file = Path(folder) / f"network{form.suffixes[0]}"
         form.write(job, file)
         if dtype == torch.int8:

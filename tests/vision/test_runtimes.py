@@ -49,6 +49,18 @@ def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, m
     torch.testing.assert_close(prepared(net, runtime)(*pair), fast(*pair))
 
 
+def test_a_network_stays_where_and_as_it_is(net):
+    """Also where its form for prediction is on another device."""
+    net.train()
+    fast = prepared(net, device="meta")
+    assert {x.device.type for x in fast.parameters()} == {"meta"}
+    pytest.importorskip("openvino")
+    pair = torch.rand(2, 1, 3, 16, 24)
+    run = runtimes.of_one_size(net, tuple(pair), "openvino")
+    torch.testing.assert_close(run(*pair)[0], net(*pair), atol=1e-5, rtol=1e-5)
+    assert net.training and net.conv.training
+
+
 def test_a_damaged_file_is_named(net, monkeypatch, tmp_path):
     pytest.importorskip("openvino")
     path = tmp_path / "kept.xml"
