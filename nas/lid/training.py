@@ -19,6 +19,7 @@ from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree
@@ -419,14 +420,22 @@ class FewShotTraining(SupernetTask):
             self._opened.finish(name, split)
 
     def _find_split(self, name: str) -> Split:
+        def forward(net: nn.Module, batch: Any) -> None:
+            with self._exactly():
+                self._run(net, batch)
+
+        def loss(net: nn.Module, batch: Any) -> Tensor:
+            with self._exactly():
+                return training_loss(self.task, net, batch)
+
         done = {split.choice for split in self.tree.path_splits(name)}
         with first_batches(self.trainer) as batches:
             split = self.splitter.split(
                 self.task.net,
                 self.space,
                 joined(batches, self.splitter.batch_size),
-                forward=self._run,
-                loss=lambda net, batch: training_loss(self.task, net, batch),
+                forward=forward,
+                loss=loss,
                 done=done,
                 salt=name,
                 progress=self._check_end,

@@ -15,7 +15,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
@@ -229,10 +228,7 @@ class ProgressiveShrinking(SupernetTask):
         net, (rank, processes) = self.task.net, rank_and_size()
 
         def loss(net: nn.Module, batch: Any) -> Tensor:
-            with (
-                self.trainer.precision_plugin.forward_context(),
-                torch.autocast(self.device.type, enabled=False),  # half's gradients could vanish
-            ):
+            with self._exactly():
                 return training_loss(self.task, net, batch)
 
         activate(net, self.full_space.largest())

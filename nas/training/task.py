@@ -353,6 +353,15 @@ class SupernetTask(LightningModule):
         with first_batches(self.trainer, count, rank, processes) as batches:
             recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)
 
+    @contextmanager
+    def _exactly(self) -> Iterator[None]:
+        """Run networks as training does, without autocast, whose half could hide what is small."""
+        with (
+            self.trainer.precision_plugin.forward_context(),
+            torch.autocast(self.device.type, enabled=False),
+        ):
+            yield
+
     def _run(self, net: nn.Module, batch: Any) -> None:
         with standing_in(self.task, net), self._collecting():
             if hasattr(self.task, "outputs"):

@@ -13,6 +13,7 @@ import torch
 from few_shot_nodes import read, same_nodes
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
 
@@ -56,6 +57,23 @@ def test_levels_follow_each_other(tmp_path, criterion):
         set() if criterion == "random" else {"depth", "blocks.0.width", "blocks.0.kernel"}
     )
     assert active(task.task.net) == task.full_space.largest()
+
+
+class Fixed(Regression):
+    """Its network has a fixed part, of the type that training makes tensors of."""
+
+    def outputs(self, batch):
+        return F.conv2d(super().outputs(batch), torch.eye(4)[..., None, None])
+
+
+@pytest.mark.parametrize("criterion", ["lid", "gradient"])
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_splits_are_found_in_the_precision_of_training(tmp_path, precision, criterion):
+    splitter = Splitter(criterion=criterion, k=4, batches=2, batch_size=8)
+    trainer = quiet_trainer(tmp_path, max_epochs=-1, precision=precision)
+    task = FewShotTraining(Fixed(), [1, 1], splitter=splitter)
+    trainer.fit(task, Data())
+    assert task.tree.leaves == ("0", "1")
 
 
 def test_epochs_are_told_of_as_many_as_there_are(tmp_path):
