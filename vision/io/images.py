@@ -119,7 +119,7 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
                     f"{which}: values from {low:g} to {high:g}; a float tensor holds 0 to 1: "
                     "divide 8-bit values by 255, and leave normalisation to the network"
                 )
-            return image
+            return image.clamp(0, 1) if low < 0 or high > 1 else image
     shape = getattr(image, "shape", None)
     raise ValueError(
         f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image, UnidentifiedImageError
 
 from vizoo.vision.io.images import (
+    as_image,
     image_size,
     read_image,
     read_pair,
@@ -258,3 +259,10 @@ def test_a_pair_is_as_bright_as_the_bits_of_its_cameras(tmp_path, bits, colours)
         wanted = view[:, :, ::-1] if colours else np.repeat(view[:, :, None], 3, axis=2)
         wanted = torch.from_numpy(wanted.copy().astype(np.float32)).permute(2, 0, 1)
         torch.testing.assert_close(image, wanted / ((1 << bits) - 1), atol=2e-3, rtol=0)
+
+
+def test_what_interpolation_leaves_beyond_the_range_is_cut_off():
+    """As a byte a value a little above white would be black."""
+    image = torch.tensor([-0.004, 0.5, 1.004]).view(3, 1, 1)
+    assert as_image(image).flatten().tolist() == [0, 0.5, 1]
+    assert image.flatten().tolist() == pytest.approx([-0.004, 0.5, 1.004])
