@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -49,12 +50,14 @@ def return_freed_memory() -> None:
 def available_memory() -> int | None:
     """Return how many bytes new work could have without swapping; None where nobody says.
 
-    In a container it is what its limit leaves, if that is less.
+    In a container it is what its limit leaves, if that is less; files that are kept in memory count
+    as used there, and give way.
     """
     free = _bytes("/proc/meminfo", "MemAvailable")
     try:
         limit, used = ((_CGROUP / name).read_text() for name in ("memory.max", "memory.current"))
-        left = int(limit) - int(used)
+        kept = re.findall(r"^(?:in)?active_file (\d+)$", _text(_CGROUP / "memory.stat"), re.M)
+        left = int(limit) - int(used) + sum(map(int, kept))
     except (OSError, ValueError):  # no container, or "max"
         return free
     return left if free is None else min(free, left)
@@ -109,9 +112,14 @@ def _glibc(function: str) -> Any:
 
 def _bytes(file: str, key: str) -> int | None:
     """What Linux tells in kibibytes; None elsewhere."""
-    try:
-        text = Path(file).read_text()
-    except OSError:
-        return None
-    row = next((line for line in text.splitlines() if line.startswith(f"{key}:")), None)
+    rows = _text(file).splitlines()
+    row = next((line for line in rows if line.startswith(f"{key}:")), None)
     return 1024 * int(row.split()[1]) if row else None
+
+
+def _text(file: str | Path) -> str:
+    """What a file says; nothing where there is none."""
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from vizoo.common import memory
 from vizoo.common.memory import available_memory
 
 CODE = """
@@ -37,3 +38,15 @@ def test_freed_memory_serves_the_next_tensor():
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of /proc")
 def test_available_memory_is_some():
     assert available_memory() > 1 << 20
+
+
+def test_files_in_memory_give_way_in_a_container(monkeypatch, tmp_path):
+    """Who has read a data set there would have no memory left for a single pair."""
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    for name, content in (("max", "2000000\n"), ("current", "1900000\n")):
+        (tmp_path / f"memory.{name}").write_text(content)
+    assert available_memory() == 100_000
+    (tmp_path / "memory.stat").write_text(
+        "anon 300000\nfile 1600000\nshmem 100000\ninactive_file 900000\nactive_file 600000\n"
+    )
+    assert available_memory() == 1_600_000
