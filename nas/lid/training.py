@@ -28,7 +28,7 @@ from ...common.ranks import digest, tensor_digest
 from ..space import Architecture, Scalar, SearchSpace
 from ..training.evaluation import first_batches, training_loss
 from ..training.sampling import Sampler
-from ..training.task import SupernetTask, check_strategy
+from ..training.task import SupernetTask, check_averages, check_strategy
 from .folder import TreeFolder
 from .helpers import HelperProcesses, leader_is_gone
 from .profiles import named_layers
@@ -71,7 +71,8 @@ class FewShotTraining(SupernetTask):
         recalibration_batches: as for `SupernetTask`.
 
     Raises:
-        ValueError: settings do not fit together, or the space cannot be split so often.
+        ValueError: settings do not fit together, or the space cannot be split so often; in `setup`
+            also callbacks that average weights.
     """
 
     resumes_within_epochs = False  # for `KeepLast`: what is random within one cannot be restored
@@ -127,6 +128,8 @@ class FewShotTraining(SupernetTask):
     def setup(self, stage: str) -> None:
         """Let the levels say when training ends, and choose the folder."""
         super().setup(stage)
+        if stage == "fit":
+            check_averages(self.trainer, "averages weights over the nodes of the tree")
         loop, total = self.trainer.fit_loop, self.schedule.total
         if loop.max_steps >= 0 and not self._brief:
             raise ValueError(f"max_steps {loop.max_steps}: limit few-shot training by max_epochs")

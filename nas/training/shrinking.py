@@ -32,7 +32,7 @@ from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, extract
 from .evaluation import first_batches, training_loss
 from .sampling import Sampler, UniformSampler
-from .task import SupernetTask, checked_task
+from .task import SupernetTask, check_averages, checked_task
 
 __all__ = ["ProgressiveShrinking", "Stage"]
 
@@ -113,7 +113,8 @@ class ProgressiveShrinking(SupernetTask):
         recalibration_batches: as for `SupernetTask`.
 
     Raises:
-        ValueError: stages name no choice of the network, or do not fit together.
+        ValueError: stages name no choice of the network, or do not fit together; in `setup` also
+            callbacks that average weights where a stage behind the first sorts channels.
     """
 
     def __init__(
@@ -166,6 +167,8 @@ class ProgressiveShrinking(SupernetTask):
     def setup(self, stage: str) -> None:
         """Let the stages say how many epochs there are."""
         super().setup(stage)
+        if stage == "fit" and any(later.sort_channels for later in self.stages[1:]):
+            check_averages(self.trainer, "averages channels that a later stage sorts anew")
         loop = self.trainer.fit_loop
         if loop.max_epochs is None or not 0 <= loop.max_epochs <= self.starts[-1]:
             loop.max_epochs = self.starts[-1]

@@ -23,7 +23,8 @@ from typing import Any, Literal, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy, Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -449,6 +450,14 @@ def check_strategy(strategy: Strategy, otherwise: str = "") -> None:
             "a step leaves parameters of other subnets unused, which this strategy does not allow: "
             f"set trainer.strategy to ddp_find_unused_parameters_true{otherwise}"
         )
+
+
+def check_averages(trainer: Trainer, why: str, otherwise: str = "") -> None:
+    """Raise a ValueError where a callback averages weights, which is wrong for the reason given."""
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, (WeightAveraging, StochasticWeightAveraging)):
+            name = type(callback).__name__
+            raise ValueError(f"{name} {why}: take it out of trainer.callbacks{otherwise}")
 
 
 def inserted(name: str, subnet: str) -> str:

@@ -132,6 +132,7 @@ def refusals(rank):
         {"gradient_clip_val": 0.1},
         {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]},
         {"callback": Eva()},
+        {"callback": EMAWeightAveraging()},
         {"kind": Unused},
         {"kind": Other},
     ):

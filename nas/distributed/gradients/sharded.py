@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -23,7 +22,7 @@ from torch.torch_version import TorchVersion
 
 from ....common.ranks import broadcast_first
 from ...training.evaluation import Task
-from ...training.task import SupernetTask
+from ...training.task import SupernetTask, check_averages
 
 __all__ = ["FSDP2Strategy"]
 
@@ -66,12 +65,8 @@ class FSDP2Strategy(ModelParallelStrategy):
             raise ValueError(
                 "FSDP2Strategy cannot train a supernet, whose modules change: take HookDDPStrategy"
             )
-        for callback in self._task.trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, (WeightAveraging, StochasticWeightAveraging)):
-                raise ValueError(
-                    f"{type(callback).__name__} copies a network that FSDP2Strategy divides: take "
-                    "it out of trainer.callbacks, or take HookDDPStrategy"
-                )
+        divides = "copies a network that FSDP2Strategy divides"
+        check_averages(self._task.trainer, divides, ", or take HookDDPStrategy")
         self._data_parallel_size = self.num_nodes * self.num_processes
         super().setup_environment()
         version: Any = TorchVersion(torch.__version__)

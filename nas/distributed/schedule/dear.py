@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from ....common.ranks import broadcast_first
-from ...training.task import SupernetTask
+from ...training.task import SupernetTask, check_averages
 from ..gradients.norm import SyncedBatchNorm
 
 __all__ = ["DeARStrategy"]
@@ -43,7 +43,8 @@ class DeARStrategy(DDPStrategy):
 
     Raises:
         ValueError: `group_mb` is not positive; in `setup` clipping, a scaler of mixed precision,
-            several optimisers or one that is not PyTorch's, and supernets.
+            several optimisers or one that is not PyTorch's, supernets, and callbacks that average
+            weights.
     """
 
     delays_gradients = True
@@ -159,6 +160,8 @@ class DeARStrategy(DDPStrategy):
             why = "has no gradients for the scaler of 16-mixed: take bf16-mixed"
         if why:
             raise ValueError(f"DeARStrategy {why}; or take HookDDPStrategy")
+        late = "reads weights that DeARStrategy has yet to update"
+        check_averages(trainer, late, ", or take HookDDPStrategy")
 
 
 class _Group:

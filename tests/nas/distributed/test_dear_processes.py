@@ -74,10 +74,11 @@ def test_shards_begin_on_their_device(monkeypatch):
 
 def test_what_does_not_fit_is_one_line():
     for said in run_ranks(2, remote.refusals):
-        clipping, scaler, second, unused, other, *averages = said
+        clipping, scaler, second, late, unused, other, *averages = said
         assert clipping.startswith("DeARStrategy has no gradients to clip")
         assert "take bf16-mixed; or take HookDDPStrategy" in scaler
         assert second.startswith("Eva needs whole gradients before the optimiser's step")
+        assert late.startswith("EMAWeightAveraging reads weights that DeARStrategy has yet to upd")
         assert "net.spare.weight got none (2 did not)" in unused
         assert "not by LBFGS" in other
         if remote.SHARDS:

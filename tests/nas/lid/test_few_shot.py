@@ -12,7 +12,7 @@ import pytest
 import torch
 from few_shot_nodes import read, same_nodes
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
@@ -109,6 +109,11 @@ def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     refused = "ddp_find_unused_parameters_true, or .* by trainer.devices 1 and processes 1$"
     with pytest.raises(ValueError, match=refused):
         fit(tmp_path, trainer={"strategy": "ddp", "devices": 1})
+
+
+def test_weights_are_not_averaged_over_nodes(tmp_path):
+    with pytest.raises(ValueError, match="^EMAWeightAveraging averages weights over the nodes of"):
+        fit(tmp_path, epochs=(1, 1), trainer={"callbacks": [EMAWeightAveraging()]})
 
 
 def test_parts_start_from_their_parent(tmp_path):

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import fit_forked, quiet_trainer
@@ -160,6 +160,16 @@ def test_the_largest_of_the_first_stage_teaches(tmp_path):
     fit(tmp_path / "parts", 3)
     again = fit(tmp_path / "parts", 5, tmp_path / "parts" / "end.ckpt")
     assert all(torch.equal(whole[name], value) for name, value in again.items())
+
+
+def test_weights_are_not_averaged_where_their_channels_change_places(tmp_path):
+    trainer = {"max_epochs": -1, "callbacks": [EMAWeightAveraging()]}
+    stages = [Stage("all", 1, sort_channels=True), Stage("open", 1, ["*"])]
+    quiet_trainer(tmp_path, **trainer).fit(ProgressiveShrinking(Regression(), stages), Data())
+    stages[1] = Stage("open", 1, ["*"], sort_channels=True)
+    message = "EMAWeightAveraging averages channels that a later stage sorts anew: take it out of"
+    with pytest.raises(ValueError, match=message):
+        quiet_trainer(tmp_path, **trainer).fit(ProgressiveShrinking(Regression(), stages), Data())
 
 
 def test_fewer_epochs_and_a_trial_run(tmp_path):
