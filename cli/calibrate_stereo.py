@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 from pathlib import Path
 
 from ..common.progress import progress
@@ -81,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
         f"{rig.left.focal[0]:.1f} and {rig.right.focal[0]:.1f} px, baseline {rig.baseline:.4g} m"
     )
     print(*files, sep="\n")
-    print(f"next: vizoo rectify {files[0]} LEFT RIGHT --out {Path(args.out) / 'rectified'}")
+    words = [str(files[0]), "LEFT", "RIGHT", "--out", str(Path(args.out) / "rectified")]
+    print(f"next: vizoo rectify {shlex.join(words)}")
     return 0
 
 

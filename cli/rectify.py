@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
     status = end_run(summary, out, args.json, len(sources))
     done = any("files" in item for item in items)
     if done and status != 130 and not (args.json or old or stale):
-        print(f"next: vizoo infer stereo {out} --out {out}/result")
+        print(f"next: vizoo infer stereo {shlex.join([str(out), '--out', f'{out}/result'])}")
     return status
 
 

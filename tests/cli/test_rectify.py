@@ -377,6 +377,14 @@ def boards(tmp_path_factory):
 BOARD = ["--board", "chessboard", "--squares", "7x5", "--square", "60mm"]
 
 
+def test_what_comes_next_can_be_pasted(boards, raw, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*pair(boards, "calibrate", "stereo"), *BOARD, "--out", "a b"]) == 0
+    assert "next: vizoo rectify 'a b/calibration.yml' LEFT RIGHT --out" in capsys.readouterr().out
+    assert main([*pair(raw, "rectify", str(raw / "rig.yml")), "--out", "a b"]) == 0
+    assert "next: vizoo infer stereo 'a b' --out 'a b/result'" in capsys.readouterr().out
+
+
 def test_calibrate(boards, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main([*pair(boards, "calibrate", "stereo"), *BOARD]) == 0
