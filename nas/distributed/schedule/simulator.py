@@ -81,7 +81,7 @@ def simulate(
     whole = _bucket_groups(sizes, BUCKET, FIRST_BUCKET)
     plan = plan_groups(ready, sizes, link.alpha, link.beta)
     entries: Sequence[float] = step.active or [size / 4 for size in sizes]
-    used = [size if count else 0.0 for size, count in zip(sizes, entries, strict=True)]
+    used = [4.0 * count for count in entries]
     rounds = math.floor(math.log2(link.processes))
     folded = 0 if link.processes == 1 << rounds else 2
     others = link.processes - 1
@@ -107,7 +107,11 @@ def simulate(
 
     kept = [8 * math.ceil(density * size / 4) for size in in_buckets(whole, used)]
     splits = [_factors(shape, rank) for shape in step.shapes]
-    one = [rest + (p + q) / 2 for p, q, rest in splits]  # one factor in turns
+    # One factor in turns, of whole matrices: how many rows a supernet uses is not known.
+    one = [
+        min(rest, size) + (p + q) / 2 if size else 0.0
+        for (p, q, rest), size in zip(splits, used, strict=True)
+    ]
     power = sum(all_reduce(sum(parts)) for parts in zip(*splits, strict=True))
     times = {
         "plain": reduced(whole, sizes, "plain"),
@@ -124,7 +128,7 @@ def simulate(
     }
     if step.active:
         del times["powersgd"]
-        times["subnet"] = reduced(whole, [4.0 * count for count in entries], "subnet")
+        times["subnet"] = reduced(whole, used, "subnet")
     return times
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ def compare_ways(
     """Measure a step of this process alone; compute what it would take among many.
 
     Args:
-        net: left in training mode; of a supernet a subnet of middle size is activated.
+        net: measured in training mode, of a supernet a subnet of middle size; it stays as it is.
         inputs: of `net`, on its device.
         link: between the processes.
         density: of top-k and gTop-k.
@@ -66,7 +67,7 @@ def compare_ways(
     Raises:
         ValueError: `density` or `rank` out of range.
     """
-    net.train()
+    net = copy.deepcopy(net).train()
     regions = _middle_subnet(net)
     makers: dict[str, Callable[[], CommHook]] = {
         "fp16": lambda: AllReduce("float16"),

@@ -10,6 +10,7 @@ from vizoo.nas.distributed.compression.lowrank import ACPSGD
 from vizoo.nas.distributed.schedule.link import LINKS, Link
 from vizoo.nas.distributed.schedule.simulator import WAYS, Step, simulate
 from vizoo.nas.distributed.schedule.timing import alone, measure_hook, measure_step
+from vizoo.nas.distributed.schedule.ways import compare_ways
 
 STEP = Step(0.1, 0.2, [0.01 * i for i in range(1, 21)], [(256, 256, 3, 3)] * 20)
 
@@ -63,6 +64,25 @@ def test_supernets_send_what_subnets_use():
     found = simulate(step, Link(8, 0.0, 1e-7))
     assert found["subnet"] == pytest.approx(0.3 + 1e-7 * 4 * 256 * 9, rel=0.02)
     assert found["subnet"] < found["plain"] / 5 and "powersgd" not in found
+
+
+def test_of_a_supernet_compressors_send_what_subnets_use():
+    active, link = [0] * 13 + [256 * 9] * 7, Link(8, 0.0, 1e-7)
+    found = simulate(Step(0.1, 0.2, [0.0] * 13 + [0.2] * 7, STEP.shapes, active), link)
+    kept = 8 * -(-7 * 256 * 9 // 1000)
+    assert found["topk"] == pytest.approx(0.1 + 0.2 + 7 * link.byte * kept, rel=1e-9)
+    assert found["gtopk"] == pytest.approx(0.1 + 0.2 + 3 * link.byte * kept, rel=1e-9)
+    # Of matrices factors of all rows and columns; nothing of those that are not used.
+    factors = 7 * 4 * 4 * (256 + 2304) / 2
+    assert found["acpsgd"] == pytest.approx(0.1 + 0.2 + 1e-7 * factors, rel=1e-9)
+
+
+def test_a_network_whose_ways_are_compared_stays_as_it_is():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    ways = compare_ways(net, (torch.randn(2, 3, 8, 8),), LINKS["10gbe-8"], steps=2)
+    assert ways.best in WAYS and not net.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
 def test_a_step_and_its_hooks_are_measured():
