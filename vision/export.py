@@ -75,9 +75,9 @@ def export(
 ) -> Exported:
     """Write a network as a file that runs without vizoo.
 
-    The file is read back and run on inputs that it was not traced with; it gets its name only if
-    it predicts what the network does and holds little more than the network's weights. Of a
-    supernet the active subnet is extracted.
+    The file is read back and run on inputs that it was not traced with (but for given ones, which
+    serve for both); it gets its name only if it predicts what the network does and holds little
+    more than the network's weights. Of a supernet the active subnet is extracted.
 
     Args:
         model: a network, on the device on which the file shall run; or a registered name, with
