@@ -17,6 +17,7 @@ depth`` name files relative to the root.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -112,8 +113,7 @@ class PanoramaDataset(FileDataset):
         record = self.records[index]
         image = _read_colours(record.image)
         if self.size is not None and image.shape[1:] != self.size:
-            image = F.interpolate(image[None], self.size, mode="bicubic", antialias=True)[0]
-            image = image.clamp(0, 1)
+            image = _resized(image, *self.size)
         depth = torch.zeros(1, *image.shape[1:])
         if record.depth is not None:
             depth = self._known_depth(record.depth)
@@ -195,7 +195,7 @@ class ListedPanoramas(PanoramaDataset):
         record = self.records[index]
         files = [record.image, *filter(None, [record.depth])]
         how = (self.title, self.size, self.max_depth, record.yaw, record.depth is None)
-        return source_name(files, "panorama", *how)
+        return source_name(files, "panorama without a seam", *how)
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
@@ -219,6 +219,18 @@ def _read_colours(path: str) -> Tensor:
         raise ValueError(f"{path}: one channel; the colours of a panorama have three")
     _check_shape(path, pixels.shape)
     return to_float(pixels)
+
+
+def _resized(image: Tensor, height: int, width: int) -> Tensor:
+    """Colours (3, H, W) at another size, bicubic; beyond the seam they go on."""
+    parts = math.gcd(image.shape[2], width)
+    whole, made = image.shape[2] // parts, width // parts  # columns that take each other's place
+    reach = 2 * max(1.0, image.shape[2] / width) + 1  # of the filter
+    times = math.ceil(reach / whole)
+    wide = F.pad(image[None], (times * whole, times * whole, 0, 0), mode="circular")
+    size = height, width + 2 * times * made
+    resized = F.interpolate(wide, size, mode="bicubic", antialias=True)[0]
+    return resized[..., times * made : -times * made].clamp(0, 1)
 
 
 def is_whole_sphere(height: int, width: int) -> bool:

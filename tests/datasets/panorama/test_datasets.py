@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from sphere import room_depth
 
 from vizoo.datasets.panorama import PanoramaDataModule
+from vizoo.datasets.panorama.base import PanoramaDataset, PanoramaRecord
 from vizoo.datasets.panorama.transforms import SphereAugmentation, _sphere_rotation
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.panorama.sampling import pixel_directions, sample_equirectangular
+from vizoo.vision.io.images import write_image
+from vizoo.vision.io.pfm import read_pfm
 
 F64 = torch.float64
 
@@ -62,6 +66,19 @@ def test_augmentation():
         PanoramaDataModule(augmentation="spin")
     with pytest.raises(ValueError, match="tilt 200"):
         PanoramaDataModule(tilt=200)
+
+
+@pytest.mark.parametrize("height", [8, 40, 48])
+def test_no_seam_where_sizes_change(tmp_path, height):
+    """A sphere that is turned by half before it is resized is one that is turned afterwards."""
+    colours = np.random.default_rng(0).integers(0, 256, (height, 2 * height, 3)).astype(np.uint8)
+    read = {}
+    for name, shift in (("own", 0), ("turned", height)):
+        file = tmp_path / f"{name}.png"
+        write_image(file, np.roll(colours, shift, axis=1))
+        records = [PanoramaRecord(name, str(file))]
+        read[name] = PanoramaDataset(records, read_pfm, (16, 32))[0]["image"]
+    torch.testing.assert_close(read["turned"], read["own"].roll(16, 2))
 
 
 def test_data_module():
