@@ -211,17 +211,18 @@ class DifferentiableSearch(SupernetTask):
         accumulate = self.trainer.accumulate_grad_batches
         stepping = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
         if self.joint:
-            self._backward(self._loss(batch, batch_idx, learn=learning))
+            self._backward(self._loss(batch, batch_idx, learn=learning), stepping)
         else:
             if learning:
                 self.toggle_optimizer(logits)
                 try:
-                    self._backward(self._loss(batch["logits"], batch_idx, learn=True, who="logits"))
+                    loss = self._loss(batch["logits"], batch_idx, learn=True, who="logits")
+                    self._backward(loss, stepping)
                 finally:
                     self.untoggle_optimizer(logits)
                 if stepping:
                     self._step_logits(logits)
-            self._backward(self._loss(batch["weights"], batch_idx, learn=False))
+            self._backward(self._loss(batch["weights"], batch_idx, learn=False), stepping)
         if stepping:
             if self.joint and learning:
                 self._step_logits(logits)
@@ -317,9 +318,10 @@ class DifferentiableSearch(SupernetTask):
         penalties = [self.mixing.penalty(vector) for vector in self.logits.vectors.values()]
         return loss + sum(penalty for penalty in penalties if penalty is not None)
 
-    def _backward(self, loss: Tensor) -> None:
+    def _backward(self, loss: Tensor, stepping: bool) -> None:
         if loss.requires_grad:  # a drawn path may have nothing that learns
-            self.manual_backward(loss / self.trainer.accumulate_grad_batches)
+            with self._gradients_travel(stepping):
+                self.manual_backward(loss / self.trainer.accumulate_grad_batches)
 
     def _draw(self, batch_idx: int, learn: bool) -> Draw:
         # Text seeds are hashed whole; numbers would have to be combined without collisions.

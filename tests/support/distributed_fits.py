@@ -24,7 +24,8 @@ def differentiable_search(rank, folder):
     """Search with half of every batch; the state of the search."""
     torch.manual_seed(0)
     search = DifferentiableSearch(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
-    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", max_epochs=2)
+    settings = {"max_epochs": 2, "accumulate_grad_batches": 2}
+    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
     trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
     return {name: value.tolist() for name, value in search.state_dict().items()}
 

@@ -34,6 +34,7 @@ from vizoo.nas.differentiable import (
     Uniform,
     derive,
 )
+from vizoo.nas.distributed import AllReduce, HookDDPStrategy
 from vizoo.nas.recalibration import recalibrate
 from vizoo.nas.search import UnreachableError
 from vizoo.vision.hub.weights import load_weights
@@ -419,13 +420,33 @@ def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.usefixtures("distributed_ends")
+def test_gradients_travel_once_a_step(tmp_path):
+    """Of logits and of weights, however many batches they are gathered from."""
+
+    class Counting(AllReduce):
+        messages = 0
+
+        def reduce(self, bucket):
+            self.messages += bucket.index() == 0
+            return super().reduce(bucket)
+
+    hook = Counting()
+    strategy = HookDDPStrategy(hook, process_group_backend="gloo")
+    settings = {"strategy": strategy, "devices": 1, "accumulate_grad_batches": 2, "max_epochs": 1}
+    search = DifferentiableSearch(Fit(), only={"*.kind": ["small", "large"]})
+    _trainer(tmp_path, **settings).fit(search, HalvedData(Filtered(64, batch_size=8)))
+    assert search.steps == 2 and hook.messages == 4
+
+
 def test_two_processes_end_alike_and_as_one(tmp_path):
     """Each takes half of every batch, and their gradients are averaged."""
     one, other = run_ranks(2, differentiable_search, str(tmp_path))
     assert one == other
     torch.manual_seed(0)
     search = DifferentiableSearch(Fit(), only={"*.kind": ["small", "large"]})
-    _trainer(tmp_path, max_epochs=2).fit(search, HalvedData(Filtered(64, batch_size=8)))
+    settings = {"max_epochs": 2, "accumulate_grad_batches": 2}
+    _trainer(tmp_path, **settings).fit(search, HalvedData(Filtered(64, batch_size=8)))
     for name, value in search.state_dict().items():
         torch.testing.assert_close(torch.tensor(one[name]), value, rtol=1e-4, atol=1e-5)
 
