@@ -66,7 +66,10 @@ class _ElasticSequence(ElasticModule):
 
     def __getitem__(self, index: int | slice) -> Any:
         modules = list(self)
-        return nn.ModuleList(modules[index]) if isinstance(index, slice) else modules[index]
+        if not isinstance(index, slice):
+            return modules[index]
+        part = modules[index]
+        return nn.Sequential(*part) if isinstance(self, nn.Sequential) else nn.ModuleList(part)
 
     def extra_repr(self) -> str:
         return f"active: {len(self)} of {len(self._modules)}"

@@ -53,6 +53,13 @@ def test_named_modules_keep_their_names():
     assert list(net.export({"n": 2}).state_dict()) == ["a.weight", "a.bias", "b.weight", "b.bias"]
 
 
+def test_a_part_of_a_sequence_runs():
+    modules, x = layers(), torch.rand(1, 2)
+    net = elastic.Sequential(*modules, length=N)
+    net.activate({"n": 2})
+    assert torch.equal(net[1:](x), modules[1](x))
+
+
 def test_module_list_shows_the_active_modules():
     modules = layers()
     net = elastic.ModuleList(modules, length=N)
