@@ -358,7 +358,8 @@ class UpdateBlock(nn.Module):
     Args:
         hidden: channels of the hidden state and of the context.
         width: of the other layers in eighths of the published channels.
-        levels, radius: of the cost.
+        levels: of the cost.
+        radius: of the cost.
     """
 
     def __init__(self, hidden: Width, width: Width, levels: int, radius: Width) -> None:

@@ -136,7 +136,8 @@ class PlaneSweep(nn.Module):
     """`plane_sweep` where `vizoo.MVSPredictor` takes a network: ``MVSPredictor(PlaneSweep())``.
 
     Args:
-        planes, windows: see there.
+        planes: see there.
+        windows: see there.
     """
 
     def __init__(self, planes: int = 96, windows: Sequence[int] | None = None) -> None:

@@ -189,7 +189,8 @@ def faces_to_equirectangular(
 
     Args:
         values: (N, F, C), F of any level.
-        height, width: of the image, any.
+        height: of the image, any.
+        width: of the image, any.
         mode: `nearest` gives each pixel the value of the face that holds its centre; `linear`
             interpolates between `vertex_values`: no steps, no seam, but smooth across edges too.
 

@@ -119,7 +119,8 @@ class Choices:
         Args:
             offer: one of `offered`.
             limit: milliseconds for a pair at scale 1, of those that are `timed`.
-            height, width: of the images, pixels.
+            height: of the images, pixels.
+            width: of the images, pixels.
             report: called as ``report(what, done, total)`` while subnets are measured.
             views: how many are matched within the limit, 2 where the right one is too.
 

@@ -218,7 +218,8 @@ class StereoPredictor:
         """Return what a user should know before a pair of this size: long work, little memory.
 
         Args:
-            height, width: of the images, pixels.
+            height: of the images, pixels.
+            width: of the images, pixels.
             scale: as it will be asked for.
         """
         if height * width <= _LARGE:

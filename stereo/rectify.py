@@ -66,7 +66,8 @@ class Rectifier:
         """Return the rectified pair, (H, W, 3) uint8 RGB; black where nothing was seen.
 
         Args:
-            left, right: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            right: likewise.
 
         Raises:
             FileNotFoundError: there is no such image.
@@ -302,8 +303,10 @@ def rectify(
 
     Args:
         rig: the cameras.
-        left, right: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
-        fov, size: see `RigRectifier`.
+        left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+        right: likewise.
+        fov: see `RigRectifier`.
+        size: likewise.
 
     Returns:
         The rectified images, (H, W, 3) uint8 RGB, and their calibration.
@@ -335,7 +338,8 @@ def check_rows(
     """Look whether rows agree in a rectified pair.
 
     Args:
-        left, right: (H, W, 3) uint8.
+        left: (H, W, 3) uint8.
+        right: likewise.
         cause: why rows may differ, for the warning.
 
     Returns:

@@ -31,7 +31,8 @@ def tiles(
     Weights fade towards neighbours and add up to 1 everywhere.
 
     Args:
-        height, width: of the picture, pixels.
+        height: of the picture, pixels.
+        width: of the picture, pixels.
         pixels: of the largest tile, its margin included, where that can be; None for any.
         margin: columns that a tile needs beside it on the left.
     """
@@ -86,7 +87,8 @@ def refine(
 
     Args:
         match: gives maps (C, h, w) of two pictures (3, h, w), the first of them the disparity.
-        left, right: (3, H, W).
+        left: (3, H, W).
+        right: (3, H, W).
         coarse: such maps (C, H, W), in pixels of these images.
         scale: of the images in which it was found.
         reach: disparities below which `match` works, pixels; None where there is no bound.

@@ -200,7 +200,8 @@ class FusedConv3d(_FusedConv):
     Args:
         weight: (out, in, k, k, k).
         bias: (out,).
-        stride, padding: of all axes.
+        stride: of all axes.
+        padding: of all axes.
         groups: of channels.
         limit: None for no activation, else the largest value of the ReLU.
         dtype: of the computation and of the result.

@@ -32,7 +32,8 @@ def benchmark(
 
     Args:
         net: copied, so that it stays as it is; timed in evaluation mode.
-        height, width: of the images, in pixels.
+        height: of the images, in pixels.
+        width: of the images, in pixels.
         batch: images at once.
         device: to run on.
         dtype: below float32 the plain network runs under autocast.
