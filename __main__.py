@@ -7,6 +7,7 @@ import atexit
 import difflib
 import gc
 import importlib
+import io
 import itertools
 import os
 import platform
@@ -331,6 +332,7 @@ def main(args: list[str] | None = None) -> int:
         right, said in one line on stderr; 130 after Ctrl+C.
     """
     words = list(sys.argv[1:] if args is None else args)
+    _open_streams()
     if os.environ.get("NO_COLOR"):
         # Plain text: without colours alone, rich would still write bold text and redraw bars.
         os.environ["TERM"] = "dumb"
@@ -381,6 +383,16 @@ def lightning(args: list[str] | None = None) -> int:
         file=sys.stderr,
     )
     return 2
+
+
+def _open_streams() -> None:
+    """Let nothing that is printed fail: with stdout or stderr closed, or of few characters."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:  # what is meant for a closed stderr would go to stdout
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(words: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import io
 import itertools
 import os
 import platform
@@ -196,6 +197,23 @@ def test_the_reader_may_leave():
     done = vizoo("--help", capture_output=False, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert done.returncode == 141 and done.stderr == ""
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_without_stdout_or_stderr(closed):
+    """As cron jobs and daemons may start it."""
+    done = vizoo(
+        "models", "nothing" if closed == 2 else "mvs/*", preexec_fn=lambda: os.close(closed)
+    )
+    assert done.returncode == (0 if closed == 1 else 2)
+    assert done.stdout == done.stderr == ""
+
+
+def test_what_an_encoding_lacks_is_spelled_out(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii"))
+    monkeypatch.setattr(command, "_dispatch", lambda words: print("für → …") or 0)
+    assert command.main([]) == 0
+    assert sys.stdout.buffer.getvalue() == rb"f\xfcr \u2192 \u2026" + os.linesep.encode()
 
 
 def test_python_m_vizoo():
