@@ -396,14 +396,14 @@ class FewShotTraining(SupernetTask):
         )
 
     def _start_from_parent(self, name: str) -> None:
-        optimizer = cast("Optimizer", self.optimizers(use_pl_optimizer=False))
+        self._forget_steps()
         parent = self._opened.weights(parent_name(name))
         if self.schedule.inherit:
             self.load_state_dict(parent["state_dict"])
+            optimizer = cast("Optimizer", self.optimizers(use_pl_optimizer=False))
             optimizer.load_state_dict(parent["optimizer_states"][0])
         else:
             self.load_state_dict(self._opened.start())
-            optimizer.state.clear()
         precision = self.trainer.precision_plugin
         if state := parent.get(type(precision).__qualname__):
             precision.load_state_dict(state)

@@ -21,7 +21,6 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ...common.layers import evaluating
 from ...common.ranks import rank_and_size
@@ -224,7 +223,7 @@ class ProgressiveShrinking(SupernetTask):
             scores = self._scores() if stage.sort_channels == "taylor" else None
             sort_channels(self.task.net, scores)
         if index:
-            cast("Optimizer", self.optimizers(use_pl_optimizer=False)).state.clear()
+            self._forget_steps()
 
     def _scores(self) -> dict[str, Tensor]:
         """How important weights are to the largest network's loss; the same on all processes."""

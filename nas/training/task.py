@@ -318,6 +318,13 @@ class SupernetTask(LightningModule):
             if tell is not None:
                 tell(self.task.net, architectures)
 
+    def _forget_steps(self) -> None:
+        """Let optimiser and strategy begin anew, since weights are others, or in another order."""
+        cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)).state.clear()
+        begin_anew = getattr(self.trainer.strategy, "begin_anew", None)
+        if begin_anew is not None:
+            begin_anew()
+
     def _gradients_travel(self, now: bool) -> AbstractContextManager[None]:
         """Whether a backward pass averages over processes what was collected since the last did."""
         strategy = self.trainer.strategy

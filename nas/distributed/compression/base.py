@@ -206,6 +206,10 @@ class Compressor(CommHook):
         kept = state["residuals"].items()
         self.residuals = {name: t.to(self.device, copy=True) for name, t in kept}
 
+    def begin_anew(self) -> None:
+        """Forget what was left out; the first steps travel as they are again."""
+        self.residuals, self.used_at, self.step = {}, {}, -1
+
     def close(self) -> None:
         """End the thread once all is sent."""
         if hasattr(self, "thread"):

@@ -85,6 +85,11 @@ class ACPSGD(Compressor):
             if matrix.data_ptr() != gradient.data_ptr():
                 gradient.copy_(matrix.view_as(gradient))
 
+    def begin_anew(self) -> None:
+        """Forget the factors besides what was left out, and whose turn it is."""
+        super().begin_anew()
+        self.factors, self.turns = {}, {}
+
     def state_dict(self) -> dict[str, Any]:
         """The factors besides what was left out, and whose turn it is."""
         factors = {name: list(pair) for name, pair in self.factors.items()}

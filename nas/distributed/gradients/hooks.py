@@ -61,6 +61,9 @@ class CommHook:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take what `state_dict` gave, after `setup`."""
 
+    def begin_anew(self) -> None:
+        """Drop what is kept of earlier steps: the weights are others now, or in another order."""
+
     def count_all_reduce(self, size: int) -> None:
         """Add an all-reduce of so many bytes to `bytes_sent`."""
         self.bytes_sent += 2 * size * (self.world_size - 1) // self.world_size

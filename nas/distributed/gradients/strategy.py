@@ -89,6 +89,10 @@ class HookDDPStrategy(DDPStrategy):
         """Told by a supernet's task what the step that begins trains, on every process."""
         self.hook.train_subnets(net, architectures)
 
+    def begin_anew(self) -> None:
+        """Told by a supernet's task, on every process, that its weights are others from here on."""
+        self.hook.begin_anew()
+
     def setup(self, trainer: Trainer) -> None:
         """Take batch norms of our own, and refuse a scaler that the hook cannot take."""
         if self._layer_sync is not None:

@@ -15,6 +15,7 @@ from toy_regression import Data, Regression
 from trainers import fit_forked, quiet_trainer
 
 from vizoo.nas.conversion.importance import taylor_scores
+from vizoo.nas.distributed import ACPSGD, HookDDPStrategy
 from vizoo.nas.sorting import sort_channels
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
@@ -160,6 +161,25 @@ def test_the_largest_of_the_first_stage_teaches(tmp_path):
     fit(tmp_path / "parts", 3)
     again = fit(tmp_path / "parts", 5, tmp_path / "parts" / "end.ckpt")
     assert all(torch.equal(whole[name], value) for name, value in again.items())
+
+
+@pytest.mark.usefixtures("distributed_ends")
+def test_what_compressors_left_out_of_other_channels_is_dropped(tmp_path):
+    kept = []
+
+    class Noting(ACPSGD):
+        def begin_anew(self):
+            kept.append((len(self.residuals), len(self.factors)))
+            super().begin_anew()
+            kept.append((len(self.residuals), len(self.factors)))
+
+    hook = Noting(1, start_step=0)
+    strategy = HookDDPStrategy(hook, process_group_backend="gloo")
+    trainer = quiet_trainer(tmp_path, max_epochs=-1, strategy=strategy, devices=1)
+    stages = [Stage("all", 1), Stage("open", 1, ["*"], sort_channels=True)]
+    trainer.fit(ProgressiveShrinking(Regression(), stages), Data())
+    before, after = kept
+    assert min(before) > 0 and after == (0, 0) and hook.residuals
 
 
 def test_weights_are_not_averaged_where_their_channels_change_places(tmp_path):
