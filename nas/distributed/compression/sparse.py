@@ -103,17 +103,20 @@ class TopK(_Sparse):
         super().setup(model, device)
         if self.auto:
             self.densities, self._times = {}, ReadyTimes(model)
+            self._times.skip = True
             self._sizes = {name: p.numel() for name, p in model.named_parameters()}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Average a bucket; after the first steps densities are chosen."""
-        if self._times is not None and bucket.index() == 0:
+        first = bucket.index() == 0
+        if self._times is not None and first and self.step + 1 >= self.start_step:
+            times, self._times = self._times, None
+            times.close()
+            self._ready = times.medians()
+        future = super().reduce(bucket)
+        if self._times is not None and bucket.is_last():  # not within a pass, which began unnoticed
             self._times.skip = self.step < 1  # buckets are made anew after the first step
-            if self.step + 1 >= self.start_step:
-                times, self._times = self._times, None
-                times.close()
-                self._ready = times.medians()
-        return super().reduce(bucket)
+        return future
 
     def _choose(self, ready: dict[str, float]) -> None:
         """Densities of all parameters, the first process's on all."""

@@ -109,6 +109,7 @@ class _Group:
         self._flat = self.buffers[0] if len(buckets) == 1 else torch.cat(self.buffers)
         self._parameters = [p for bucket in buckets for p in bucket.parameters()]
         self._index = index
+        self._last = buckets[-1].is_last()
 
     def buffer(self) -> Tensor:
         return self._flat
@@ -122,6 +123,9 @@ class _Group:
 
     def index(self) -> int:
         return self._index
+
+    def is_last(self) -> bool:
+        return self._last
 
 
 class MergePlan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 
 import distributed_gradients as remote
@@ -13,6 +14,7 @@ import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import Strategy
 from ranks import run_ranks
+from torch.nn.parallel import DistributedDataParallel
 
 from vizoo.nas.distributed import HookDDPStrategy
 from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
@@ -27,8 +29,8 @@ from vizoo.nas.distributed.compression.sparse import (
     _unpack,
     lags_densities,
 )
-from vizoo.nas.distributed.gradients.strategy import HOOKS
-from vizoo.nas.distributed.schedule.timing import alone
+from vizoo.nas.distributed.gradients.strategy import HOOKS, _run
+from vizoo.nas.distributed.schedule.timing import ReadyTimes, alone
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"
 SIZES = {"0.weight": 1280, "0.bias": 64, "2.weight": 4096, "2.bias": 64, "4.weight": 320}
@@ -230,6 +232,23 @@ def test_densities_are_measured_and_agreed_on():
         ]
         assert sent == sum(chosen)
         assert missing <= 1e-6 and resumed
+
+
+def test_times_that_densities_go_by_are_of_whole_backward_passes(monkeypatch):
+    found = {}
+    monkeypatch.setattr(ReadyTimes, "medians", lambda self: found.update(self.times) or {})
+    net = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+    hook = TopK("auto", start_step=5, warmup=())
+    with alone():
+        model = DistributedDataParallel(net, bucket_cap_mb=0.02)
+        hook.setup(net, torch.device("cpu"))
+        model.register_comm_hook(hook, _run)
+        for _ in range(6):
+            time.sleep(0.4)
+            model(torch.ones(2, 64)).sum().backward()
+        hook.close()
+    assert found.keys() == dict(net.named_parameters()).keys()
+    assert all(len(times) >= 3 and max(times) < 0.35 for times in found.values())
 
 
 def test_densities_of_a_link_whose_bytes_cost_nothing():
