@@ -21,7 +21,7 @@ _DRAWS = 20
 def most_likely(
     space: SearchSpace, probabilities: _Probabilities, constraints: Sequence[Constraint] = ()
 ) -> Architecture:
-    """The architecture of the highest probability; within limits, one near it.
+    """The architecture of each choice's most likely value; within limits, one near it.
 
     Where it breaks a limit, choices are changed one by one, each time the one that costs the least
     probability for what it saves.

@@ -88,6 +88,12 @@ def test_scores_lead_to_better_networks_than_chance(request, table, column):
     assert again == found[0]
 
 
+def test_a_search_by_scores_of_one_architecture():
+    space = SearchSpace([Choice("depth", (1,)), Choice("kernel", (3, 5))], {"kernel": []})
+    result = search_by_score(space, lambda networks: [2.0] * len(networks), evaluations=9, seed=0)
+    assert (result.best, result.score) == (space.smallest(), 2.0) and len(result.evaluated) == 1
+
+
 def test_a_search_by_scores_keeps_to_limits_and_ends():
     space = SearchSpace([Choice(f"c{i}", (0, 1, 2)) for i in range(3)])
     limit = Constraint("size", lambda a: sum(a.values()), 3)
