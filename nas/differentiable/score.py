@@ -48,7 +48,8 @@ def search_by_score(
     limits = Limits(space, constraints)
     refuge = limits.refuge()
     if space.count() == 1:  # nothing to learn
-        return SearchResult.of([Evaluated(refuge, *scored([objective], [refuge]), 0)])
+        (alone,) = scored([objective], [refuge])
+        return SearchResult.of([Evaluated(refuge, alone, 0)])
     rng, logits = random.Random(seed), Logits(space, scale=0.0)
     optimizer = torch.optim.Adam(logits.parameters(), lr=0.2, betas=(0.5, 0.99))
     evaluated: dict[Architecture, Evaluated] = {}
