@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
+import io
 import json
 import os
 import sys
@@ -253,8 +254,9 @@ def _read_onnx(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:
 def _write_program(job: Job, file: Path) -> None:
     program = _program(job)
     program.example_inputs = None  # of large images they have more bytes than a small network
-    with file.open("wb") as stream:
-        torch.export.save(program, stream, extra_files={_EXTRA: job.text})
+    stream = io.BytesIO()  # of a file on a full disk PyTorch ends the process
+    torch.export.save(program, stream, extra_files={_EXTRA: job.text})
+    file.write_bytes(stream.getbuffer())
 
 
 def _read_program(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:

@@ -46,6 +46,7 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
 
     Raises:
         ValueError: OpenVINO cannot read one of its operators.
+        OSError: the files cannot be written.
     """
     ov = _openvino()
     try:
@@ -56,7 +57,12 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
             raise
         raise ValueError(f"OpenVINO cannot read its {failed[1]}; take onnx") from error
     model.set_rt_info(facts, _FACTS)
-    ov.save_model(model, os.fspath(file), compress_to_fp16=half)
+    try:
+        ov.save_model(model, os.fspath(file), compress_to_fp16=half)
+    except RuntimeError as error:
+        if "iostream" not in str(error):
+            raise
+        raise OSError("is the disk full?") from error
 
 
 def read(

@@ -296,6 +296,24 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
         export(Sum(), tmp_path / "net.onnx", to="onnx")
 
 
+@pytest.mark.parametrize("name", ["net.pt2", "net.xml"])
+def test_a_full_disk_is_an_error(tmp_path, name):
+    """PyTorch ended the process, and OpenVINO names neither the file nor the disk."""
+    resource = pytest.importorskip("resource")
+    to = {"net.pt2": "torch-export", "net.xml": "openvino"}[name]
+    if to == "openvino":
+        pytest.importorskip("openvino")
+        pytest.importorskip("onnxscript")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, most))
+    try:
+        with pytest.raises(OSError, match=rf"{name}.*disk full|File too large: .*{name}"):
+            export(Sum(), tmp_path / name, to=to, size=(8, 12))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert not list(tmp_path.iterdir())
+
+
 def test_no_compiler(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
