@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..common.progress import progress
-from ._work import check_folder, check_least, parse_size, refuse
+from ._work import check_folder, check_least, parse_size, refuse, warn
 
 if TYPE_CHECKING:
     from ..datasets.worlds.panorama import WorldPanoramas
@@ -47,12 +47,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the worlds, write them, say where; return 0."""
+    from ..common.files import few
+    from ..datasets.worlds.stereo import WorldStereo
     from ..datasets.worlds.writers import write_worlds
+    from ..vision.io.pairing import images_in
 
     out = check_folder(args.out)
     worlds = _worlds(args)
     with progress() as report:
         path = write_worlds(worlds, out, args.layout, report)
+    if isinstance(worlds, WorldStereo):
+        made = {worlds.name(index) for index in range(len(worlds))}
+        others = {file.stem for file in images_in(path / "left")} - made
+        if others:
+            warn(f"{path}: pairs of other runs are there too: {few(sorted(others))}")
     print(f"{path}: {args.camera}, {len(worlds)} of {worlds.height}x{worlds.width} pixels")
     return 0
 

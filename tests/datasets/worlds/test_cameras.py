@@ -144,7 +144,10 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
     around = ["world", f"{out}/around", "--camera", "panorama", "--count", "1"]
     assert main([*around, "--size", "32x64", "--place", "room"]) == 0
     assert (tmp_path / "around/train.txt").read_text().count("\n") == 1
-    assert "panorama, 1 of 32x64 pixels" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "panorama, 1 of 32x64 pixels" in said.out and said.err == ""
+    assert main(["world", f"{out}/pairs", "--count", "1", "--size", "48x96"]) == 0
+    assert "pairs of other runs are there too: world-0-000001\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
