@@ -47,8 +47,9 @@ class InMemorySnapshot(Checkpoint):
     Snapshots are copied through pinned memory in a stream of its own from a GPU. They are taken
     behind an optimiser step, or behind the epoch with its validation where that is its last; a step
     later where a validation within the epoch follows, or where the trainer has `max_steps` and the
-    epoch ends. For Lightning this is a checkpoint callback: it adds no `ModelCheckpoint` of its own
-    beside it.
+    epoch ends. Of a module whose ``resumes_within_epochs`` is false, as of few-shot training, they
+    are taken behind epochs alone. For Lightning this is a checkpoint callback: it adds no
+    `ModelCheckpoint` of its own beside it.
 
     Args:
         every_n_steps: optimiser steps between snapshots.
@@ -153,7 +154,8 @@ class InMemorySnapshot(Checkpoint):
     ) -> None:
         """Take a snapshot where one is due."""
         stepped, self._seen = trainer.global_step != self._seen, trainer.global_step
-        if stepped and not trainer.is_last_batch and not _validates(trainer, batch_idx):
+        within = getattr(pl_module, "resumes_within_epochs", True) and not trainer.is_last_batch
+        if stepped and within and not _validates(trainer, batch_idx):
             self._take_if_due(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

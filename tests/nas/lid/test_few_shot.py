@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
 
+from vizoo.nas.distributed import InMemorySnapshot
 from vizoo.nas.lid import FewShotTraining, Split, Splitter, SplitTree
 from vizoo.nas.lid.folder import TreeFolder
 from vizoo.nas.lid.helpers import _devices
@@ -109,6 +111,22 @@ def test_a_strategy_that_wants_all_parameters_used_is_refused(tmp_path):
     refused = "ddp_find_unused_parameters_true, or .* by trainer.devices 1 and processes 1$"
     with pytest.raises(ValueError, match=refused):
         fit(tmp_path, trainer={"strategy": "ddp", "devices": 1})
+
+
+class Failing(Callback):
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == 6:
+            raise RuntimeError("lost")
+
+
+def test_from_a_snapshot_in_memory_it_ends_the_same(tmp_path):
+    """Within an epoch none is taken, as what is random there cannot be restored."""
+    for name, failing in (("whole", []), ("lost", [Failing()]), ("lost", [])):
+        (tmp_path / name / "memory").mkdir(parents=True, exist_ok=True)
+        snapshot = InMemorySnapshot(1, memory=str(tmp_path / name / "memory"))
+        with pytest.raises(RuntimeError, match="lost") if failing else nullcontext():
+            fit(tmp_path / name, epochs=(2, 1), trainer={"callbacks": [snapshot, *failing]})
+    same_nodes(tmp_path / "whole/leaves", tmp_path / "lost/leaves")
 
 
 def test_weights_are_not_averaged_over_nodes(tmp_path):
