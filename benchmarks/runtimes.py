@@ -30,7 +30,7 @@ from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import folded, optimize
 from vizoo.vision.int8 import quantize
 
-MODELS = ("easnet_small", "easnet_small.worlds", "easnet_light", "fadnet_plus_tiny")
+MODELS = ("easnet_scaled.two_thirds", "easnet_small", "easnet_light", "fadnet_plus_tiny")
 FORMS = {
     "onnxruntime": {"float32": torch.float32, "int8": torch.float32},
     "openvino": {
