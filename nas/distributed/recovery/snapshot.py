@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loops.fetchers import _DataFetcher
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from ..gradients.strategy import HookDDPStrategy
@@ -93,6 +95,7 @@ class InMemorySnapshot(Checkpoint):
         self._step, self._seen, self._taken = 0, 0, False
         self._store: SnapshotStore | None = None
         self._random: dict[str, Any] | None = None
+        self._draws = False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find a snapshot of this run, and let the trainer go on from it.
@@ -148,12 +151,20 @@ class InMemorySnapshot(Checkpoint):
         if self._random is not None:
             set_random_state(self._random)
             self._random = None
+            self._draws = not any(hasattr(x, "state_dict") for x in _loaders(trainer))
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw an epoch's order from the random numbers of the snapshot behind the one before."""
+        if self._draws:  # Lightning did so before they were known
+            iter(cast("_DataFetcher", trainer.fit_loop._data_fetcher))
+        self._draws = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Take a snapshot where one is due."""
         stepped, self._seen = trainer.global_step != self._seen, trainer.global_step
+        self._draws = False
         within = getattr(pl_module, "resumes_within_epochs", True) and not trainer.is_last_batch
         if stepped and within and not _validates(trainer, batch_idx):
             self._take_if_due(trainer, pl_module)
@@ -192,6 +203,10 @@ class InMemorySnapshot(Checkpoint):
         self._step, self._taken = step, True
         self.seconds = time.perf_counter() - start
         pl_module.log("snapshot/seconds", self.seconds)
+
+
+def _loaders(trainer: Trainer) -> list[Any]:
+    return cast("CombinedLoader", trainer.fit_loop._combined_loader).flattened
 
 
 def _validates(trainer: Trainer, batch_idx: int) -> bool:

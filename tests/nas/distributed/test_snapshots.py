@@ -7,17 +7,20 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 import yaml
-from distributed_snapshots import CrashAt, fit, fit_until_killed
+from distributed_snapshots import Crash, CrashAt, fit, fit_until_killed
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.strategies import FSDPStrategy
 from ranks import context
+from toy_regression import Data, Regression
 from toy_snapshots import Numbered, Task
+from trainers import quiet_trainer
 
 from vizoo.__main__ import main
 from vizoo.nas.distributed import InMemorySnapshot
@@ -218,6 +221,26 @@ def test_a_training_that_crashed_ends_with_the_same_bits(
     assert seen == known[case][1][-len(seen) :]  # the same samples in the same order
     assert 0 <= step - seen[0][0] <= every + ("max_steps" in CASES[case])
     assert not list(memory.iterdir())  # all was deleted at the end
+
+
+class Noisy(Regression):
+    def outputs(self, batch):
+        return super().outputs((batch[0] + 0.1 * torch.randn_like(batch[0]),))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_behind_an_epoch_it_goes_on_with_any_loader(tmp_path, memory, workers):
+    """Also where the order of samples is drawn from the numbers that the network draws from."""
+    found = []
+    for seed, crash in ((0, []), (0, [CrashAt(8)]), (1, [])):
+        callbacks = [InMemorySnapshot(4, memory=str(memory)), *crash]
+        trainer = quiet_trainer(tmp_path, max_epochs=3, callbacks=callbacks)
+        torch.manual_seed(seed)
+        task = Noisy()
+        with pytest.raises(Crash) if crash else nullcontext():
+            trainer.fit(task, Data(shuffle=True, workers=workers))
+            found.append({name: value.tolist() for name, value in task.state_dict().items()})
+    assert found[0] == found[1]
 
 
 def test_a_killed_training_goes_on(tmp_path, memory):
