@@ -123,8 +123,21 @@ def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
             save_file(tensors, os.fspath(temporary), metadata={"format": "pt", _KEY: text})
         except SafetensorError as error:
             raise OSError(f"{path}: {error}") from error
+        _sort_metadata(temporary)
         temporary.chmod(mode)  # safetensors makes files that only their owner can read
     return path
+
+
+def _sort_metadata(file: Path) -> None:
+    """Let the same weights be the same bytes: safetensors writes metadata in a random order."""
+    with file.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        if len(text) == size:
+            stream.seek(8)
+            stream.write(text)
 
 
 def load_weights(path: str | os.PathLike[str]) -> nn.Module:

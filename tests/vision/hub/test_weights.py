@@ -34,6 +34,14 @@ def test_round_trip(saved):
     assert [p.name for p in path.parent.iterdir()] == ["net.safetensors"]
 
 
+def test_the_same_weights_are_the_same_bytes(saved):
+    """So that a SHA-256 says whether they are."""
+    net, path = saved
+    facts = {"trained_on": 'für "mich"\n', "epe": 1.5}
+    assert len({save_weights(net, path, **facts).read_bytes() for _ in range(12)}) == 1
+    assert read_weights(path).facts == facts
+
+
 def test_a_slice_is_saved_without_its_storage(family, tmp_path):
     net = create_model("dummy_small", width=2)
     net.first.weight = torch.nn.Parameter(torch.zeros(2, 3, 3, 3).expand(2, 3, 3, 3))
