@@ -319,6 +319,12 @@ class DifferentiableSearch(SupernetTask):
         return loss + sum(penalty for penalty in penalties if penalty is not None)
 
     def _backward(self, loss: Tensor, stepping: bool) -> None:
+        if stepping and not loss.requires_grad:
+            # What was gathered for this step has yet to travel, by a gradient of zero.
+            for parameter in self.parameters():
+                if parameter.requires_grad and parameter.grad is not None:
+                    loss = loss + 0 * parameter.flatten()[0]
+                    break
         if loss.requires_grad:  # a drawn path may have nothing that learns
             with self._gradients_travel(stepping):
                 self.manual_backward(loss / self.trainer.accumulate_grad_batches)

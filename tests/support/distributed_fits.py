@@ -8,7 +8,7 @@ from toy_mixture import Filtered, Fit
 
 from vizoo.classification.task import ClassificationTask
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
-from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData
+from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Uniform
 
 
 def score(rank, folder, processes):
@@ -25,6 +25,16 @@ def differentiable_search(rank, folder):
     torch.manual_seed(0)
     search = DifferentiableSearch(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
     settings = {"max_epochs": 2, "accumulate_grad_batches": 2}
+    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
+    trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
+    return {name: value.tolist() for name, value in search.state_dict().items()}
+
+
+def search_of_noise(rank, folder):
+    """Train paths of which some have no weights, two batches a step; the state of the search."""
+    torch.manual_seed(0)
+    search = DifferentiableSearch(Fit("two"), Uniform())
+    settings = {"max_epochs": 4, "accumulate_grad_batches": 2}
     trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
     trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
     return {name: value.tolist() for name, value in search.state_dict().items()}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import toy_supernet
-from distributed_fits import differentiable_search
+from distributed_fits import differentiable_search, search_of_noise
 from lightning.pytorch import LightningDataModule
 from ranks import run_ranks
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
@@ -449,6 +449,11 @@ def test_two_processes_end_alike_and_as_one(tmp_path):
     _trainer(tmp_path, **settings).fit(search, HalvedData(Filtered(64, batch_size=8)))
     for name, value in search.state_dict().items():
         torch.testing.assert_close(torch.tensor(one[name]), value, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_travel_where_the_last_path_has_no_weights(tmp_path):
+    one, other = run_ranks(2, search_of_noise, str(tmp_path))
+    assert one == other
 
 
 def test_extracted_without_the_supernets_weights():
