@@ -260,7 +260,7 @@ def _say_ranges(scene: Scene, plan: dict[int, _Planned]) -> None:
     warnings.warn(
         f"no depth range is given for {len(assumed)} of {len(plan)} views: assumed "
         f"{min(s[0] for s in spans):.4g} to {max(s[1] for s in spans):.4g} ({told}); "
-        "--range, Scene.with_range, sets it",
+        "Scene.with_range, or --range, sets it",
         stacklevel=3,
     )
 

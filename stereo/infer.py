@@ -181,7 +181,7 @@ class StereoPredictor:
         if check and not doubts and astray > _ASTRAY:
             warnings.warn(
                 f"{astray:.0%} of the pixels are matched beyond the edge of the right image: are "
-                "left and right swapped, or no two views of one scene?",
+                "left and right swapped, or of two scenes?",
                 stacklevel=3,
             )
         other = difference = None

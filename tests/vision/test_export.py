@@ -298,7 +298,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["net.pt2", "net.xml"])
 def test_a_full_disk_is_an_error(tmp_path, name):
-    """PyTorch ended the process, and OpenVINO names neither the file nor the disk."""
+    """PyTorch itself ends the process, and OpenVINO names neither the file nor the disk."""
     resource = pytest.importorskip("resource")
     to = {"net.pt2": "torch-export", "net.xml": "openvino"}[name]
     if to == "openvino":

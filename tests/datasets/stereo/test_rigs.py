@@ -394,7 +394,7 @@ def test_written_and_read_again(tmp_path, model, suffix):
 
 
 def test_cameras_of_two_sizes_are_written_as_of_one(tmp_path):
-    """The file has room for one size, and the right lens was taken for one of the left's."""
+    """The file has room for one size, the left one's."""
     twice = StereoRig(lens(), lens().resized(1280, 960), ROTATION, TRANSLATION)
     write_rig(tmp_path / "a.yml", twice)
     assert same(read_rig(tmp_path / "a.yml"), twice.fitted(640, 480))
