@@ -211,7 +211,7 @@ def add_map(parser: argparse.ArgumentParser, methods: Sequence[str], told: str, 
 
 
 def check_written(args: argparse.Namespace, overlays: bool) -> bool:
-    """Whether maps are drawn; else their options are refused, and a --csv that cannot be made."""
+    """Whether maps are drawn; refuses their options where not, and a --csv it could not write."""
     if args.csv is not None:
         check_file(Path(args.csv), option="--csv")
     drawn = overlays and args.out is not None
