@@ -24,17 +24,17 @@ def differentiable_search(rank, folder):
     """Search with half of every batch; the state of the search."""
     torch.manual_seed(0)
     search = DifferentiableSearch(Fit(), GumbelSoftmax(), only={"*.kind": ["small", "large"]})
-    settings = {"max_epochs": 2, "accumulate_grad_batches": 2}
-    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
-    trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
-    return {name: value.tolist() for name, value in search.state_dict().items()}
+    return _searched(search, folder, 2)
 
 
 def search_of_noise(rank, folder):
-    """Train paths of which some have no weights, two batches a step; the state of the search."""
+    """Train paths of which some have no weights; the state of the search."""
     torch.manual_seed(0)
-    search = DifferentiableSearch(Fit("two"), Uniform())
-    settings = {"max_epochs": 4, "accumulate_grad_batches": 2}
+    return _searched(DifferentiableSearch(Fit("two"), Uniform()), folder, 4)
+
+
+def _searched(search, folder, epochs):
+    settings = {"max_epochs": epochs, "accumulate_grad_batches": 2}
     trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
     trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
     return {name: value.tolist() for name, value in search.state_dict().items()}
