@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +49,7 @@ def compare(
     """Find, train and test every row's network for every seed, and write the report.
 
     Each finished run is a file `runs/ROW/SEED.json`, so that the same call goes on where it was
-    stopped. A run that fails does not stop the others, and is warned of at once.
+    stopped. A run that fails does not stop the others, and is logged at once.
 
     Args:
         config: a file, or the name of a built-in config, see `CompareConfig`.
@@ -91,8 +90,8 @@ def compare(
         except Exception as error:  # of any layer; the other rows can still be compared
             text = " ".join(str(error).split()) or type(error).__name__
             failed[f"{name}, seed {seed}"] = f"{type(error).__name__}: {text}"
-            _log.debug("%s, seed %s failed", name, seed, exc_info=True)
-            warnings.warn(f"{name}, seed {seed} failed, the others go on: {text}", stacklevel=2)
+            _log.warning("%s, seed %s failed, the others go on: %s", name, seed, text)
+            _log.debug("where %s, seed %s failed", name, seed, exc_info=True)
     report("", len(files), len(files))
     runs = [read_json(path, "a run") for path in files.values() if path.is_file()]
     if not runs:
