@@ -119,7 +119,7 @@ def _latencies(
     """
     path = folder / "latency.json"
     names = [f"{one['row']}/{one['seed']}/{one['digest']}" for one in runs]
-    conditions = Conditions.here("cpu", torch.float32, *settings.size, settings.batch)
+    conditions = Conditions.here("cpu", torch.float32, *settings.size, batch=settings.batch)
     about = {"runs": names, "conditions": conditions.to_json()}
     if path.is_file():
         known = read_json(path, "latencies")

@@ -36,9 +36,9 @@ class Conditions:
         dtype: torch.dtype,
         height: int,
         width: int,
-        batch: int = 1,
         runtime: str = "torch",
         float_parts: Sequence[str] = (),
+        batch: int = 1,
     ) -> Conditions:
         """The conditions of a measurement made now in this process."""
         device = torch.device(device)

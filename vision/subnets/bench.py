@@ -116,7 +116,7 @@ class Bench:
         check_runtime(runtime, place, kind)
         if batch < 1:
             raise ValueError(f"batch {batch}: must be at least 1")
-        conditions = Conditions.here(place, kind, *size, batch, runtime, float_parts)
+        conditions = Conditions.here(place, kind, *size, runtime, float_parts, batch)
         return cls(net, space_of(net) if space is None else space, place, conditions)
 
     @property
