@@ -195,7 +195,7 @@ class ListedPanoramas(PanoramaDataset):
         record = self.records[index]
         files = [record.image, *filter(None, [record.depth])]
         how = (self.title, self.size, self.max_depth, record.yaw, record.depth is None)
-        return source_name(files, "panorama without a seam", *how)
+        return source_name(files, "panorama", *how)
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
