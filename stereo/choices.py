@@ -59,8 +59,9 @@ class Choices:
     """Networks by what they are called, opened once each, and by time limits.
 
     Args:
-        models: as `StereoPredictor` takes them; by default all that have trained weights. Each is
-            opened at once, so that none is found missing later, but only the first one is kept.
+        models: as `StereoPredictor` takes them, the default one guided as there; by default all
+            that have trained weights. Each is opened at once, so that none is found missing later,
+            but only the first one is kept.
         device: as `StereoPredictor` takes it.
 
     Attributes:
@@ -83,7 +84,7 @@ class Choices:
         for name, source in self._sources.items():
             net = load_network(source, "stereo")
             if not self._opened:
-                self._opened[name] = Network(net, device, guided=False)
+                self._opened[name] = Network(net, device, guided=source == DEFAULT_MODEL)
             if any(len(choice.values) > 1 for choice in search_space(net)):
                 self._supernets[_CUT.format(name)] = None
         several = [WITHIN] if len(self._sources) > 1 else []
@@ -100,7 +101,7 @@ class Choices:
             raise ValueError(f"{name}: not among the networks of this page")
         if name not in self._opened:
             try:
-                self._opened[name] = Network(self._sources[name], self._device, guided=False)
+                self._opened[name] = Network(self._sources[name], self._device)
             except (OSError, ValueError) as error:
                 raise ValueError(f"{name}: its weights cannot be read any more") from error
         return self._opened[name]

@@ -24,7 +24,7 @@ _EXAMPLE = (240, 384)  # height and width
 _ROOM: dict[str, Any] = {"layouts": ("room",), "floating": 0, "photometric": False}
 _STYLE: dict[str, Any] = {"analytics_enabled": False, "title": "vizoo: stereo", "fill_width": True}
 _VIEW: dict[str, Any] = {
-    "camera_position": (90, 90, None),  # ahead, as the left camera looked
+    "camera_position": (90, 90, 1.4),  # ahead, from a little behind where the left camera was
     "clear_color": (0.07, 0.08, 0.1, 1.0),
     "height": 420,
 }

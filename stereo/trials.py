@@ -140,9 +140,10 @@ class Trials:
             network, total = 1e3 * predictor.seconds, 1e3 * (time.perf_counter() - start)
             files = _written(result, camera, Path(folder))
         asked = f" (limit {limit:g} ms)" if model in self.choices.timed else ""
+        guided = ", guided," if predictor.guided else ""
         facts = [
-            f"**{name}** on {predictor.device}, {width}x{height}: network {network:.0f} ms{asked}, "
-            f"in all {total:.0f} ms"
+            f"**{name}**{guided} on {predictor.device}, {width}x{height}: "
+            f"network {network:.0f} ms{asked}, in all {total:.0f} ms"
         ]
         known = result.disparity[np.isfinite(result.disparity)]
         if len(known):
@@ -247,12 +248,12 @@ def _cloud(result: StereoResult, camera: StereoCalibration | None, path: Path) -
     depth = result.depth(camera)
     if not (depth > 0).any():
         return None
-    middle = float(np.median(depth[depth > 0]))
-    points, colours = result.points(camera, _AHEAD * middle)
+    points, colours = result.points(camera, _AHEAD * float(np.median(depth[depth > 0])))
     if len(points) == 0:
         return None
     step = -(-len(points) // _SHOWN)
-    # A viewer turns clouds about the origin, and takes their size for metres.
-    centred = (points[::step] - (0, 0, middle)) / middle
+    # Viewers turn clouds about their middle: it lies at the origin, the left camera 1 before it.
+    middle = (points.min(0) + points.max(0)) / 2
+    centred = (points[::step] - middle) / middle[2]
     write_glb(path, centred.astype(np.float32), colours[::step])
     return path

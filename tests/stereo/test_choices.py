@@ -10,6 +10,7 @@ import toy_matcher
 import toy_supernet
 
 from vizoo.nas.space import Architecture
+from vizoo.stereo import DEFAULT_MODEL
 from vizoo.stereo import choices as module
 from vizoo.stereo.choices import WITHIN, Choices
 from vizoo.vision.configs.task import FitConfig
@@ -41,6 +42,11 @@ def test_all_are_tried_at_once_and_one_is_kept(opened):
     with pytest.raises(ValueError, match="other: not among the networks"):
         choices.network("other")
     assert Choices([TINY], "cpu").timed == []
+
+
+def test_the_default_is_guided_as_elsewhere():
+    choices = Choices([DEFAULT_MODEL, TINY], "cpu")
+    assert [choices.network(name).guided for name in (DEFAULT_MODEL, TINY)] == [True, False]
 
 
 @pytest.mark.parametrize(

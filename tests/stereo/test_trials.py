@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 import threading
 import warnings
@@ -44,7 +45,12 @@ def test_a_pair_without_calibration(trials, pair, tmp_path):
     for picture in (found.disparity, found.confidence):
         assert Image.open(picture).size[0] >= 160
     assert found.occluded is None
-    assert found.cloud.read_bytes()[:4] == b"glTF"
+    content = found.cloud.read_bytes()
+    length = int.from_bytes(content[12:16], "little")
+    placed = json.loads(content[20 : 20 + length])["accessors"][0]
+    # Around the origin, and in sight of a camera 1 before it.
+    assert placed["min"] == pytest.approx([-edge for edge in placed["max"]], abs=0.02)
+    assert 0 < placed["max"][2] < 1
     assert f"**{TINY}** on cpu, 160x96: network " in found.facts
     assert "the cloud assumes a focal length of 160 px (53°)" in found.facts
     names = zipfile.ZipFile(found.results).namelist()
