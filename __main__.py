@@ -240,7 +240,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     },
     "subnet": Command(
         "cli.subnet",
-        "the largest subnet of a trained supernet that is fast or small enough",
+        "the best subnet of a trained supernet that is fast or small enough",
         "vizoo subnet --supernet last.ckpt --max-latency 200ms --table easnet_cpu.json "
         "--out small.safetensors",
         "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
@@ -291,7 +291,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
     "export": Command(
         "cli.export",
-        "write a model as ONNX, torch.export, TorchScript or AOTInductor, checked",
+        "write a model as ONNX, OpenVINO, torch.export or other formats, checked",
         "vizoo export fadnet_plus_tiny --to onnx --dynamic --out tiny.onnx",
         "vizoo export last.ckpt --to torch-export --size 384x1280 --out net.pt2",
     ),
@@ -419,7 +419,7 @@ def _dispatch(words: list[str]) -> int:
     module = entry.load()
     if entry.raw:
         return module.run([name, *rest])
-    parsed = _parser(name, entry, module).parse_args(rest)
+    parsed = _parser(name, entry, module).parse_intermixed_args(rest)
     return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
 
 

@@ -123,8 +123,7 @@ class ImageClassifier(nn.Module):
         config = self.body.pretrained_cfg
         if not any(config.get(key) for key in ("url", "hf_hub_id", "file")):
             raise ValueError(f"timm has no weights for {self.backbone}")
-        classes = self.body.get_classifier().weight.shape[0]
-        overlay = None
+        classes, overlay = self.body.num_classes, None  # some have several last layers
         try:
             if (repository := config.get("hf_hub_id")) and not config.get("file"):
                 overlay = {"file": str(_weights_of(repository, config.get("hf_hub_filename")))}

@@ -152,9 +152,10 @@ def report_on(
         members.append({**scores, **share})
     right = (log_probabilities.nan_to_num(0).argmax(2) == labels) & ~silent
     ensemble = combination(log_probabilities).clamp(min=_FLOOR).log()
+    told = (ensemble.argmax(1) == labels) & ~silent.all(0)  # no class is right where all abstain
     return {
         "members": members,
-        "ensemble": _scores(ensemble, labels),
+        "ensemble": {**_scores(ensemble, labels), "accuracy": float(told.float().mean())},
         "oracle": float(right.any(0).float().mean()),
         "samples": len(labels),
     }

@@ -55,7 +55,8 @@ def write_ensemble(path: str | os.PathLike, ensemble: EnsembleFile) -> None:
     for member in ensemble.members:
         row = {"source": member.source, "temperature": member.temperature}
         if os.path.isfile(member.source):
-            relative = os.path.relpath(member.source, path.parent or ".")
+            file = Path(member.source)
+            relative = os.path.relpath(file.parent.resolve() / file.name, path.parent.resolve())
             row = {**row, "source": relative, "sha256": sha256_of(member.source)}
         members.append(row)
     content = {

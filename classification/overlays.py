@@ -110,7 +110,7 @@ def _arranged(
     canvas = FigureCanvasAgg(figure)
 
     def write(x: float, y: float, words: str, size: float = type_size, **style: Any) -> None:
-        style = {"color": _TEXT, "ha": "left", "va": "top", **style}
+        style = {"color": _TEXT, "ha": "left", "va": "top", "parse_math": False, **style}
         figure.text(x / width, 1 - y / height, words, fontsize=size, **style)
 
     whole = np.empty((height, width, 3), np.float32)
@@ -159,7 +159,7 @@ def _colour_bar(figure: Figure, box: tuple[int, int, int, int], label: str, size
     axes.yaxis.tick_right()
     axes.set_yticks([0, 0.5, 1], ["low", "", "high"])
     axes.yaxis.set_label_position("right")
-    axes.set_ylabel(label, color=_TEXT, fontsize=size)
+    axes.set_ylabel(label, color=_TEXT, fontsize=size, parse_math=False)
     axes.tick_params(colors=_TEXT, labelsize=0.9 * size, width=0.6)
     for spine in axes.spines.values():
         spine.set(color=_FAINT, linewidth=0.6)

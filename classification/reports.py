@@ -106,8 +106,8 @@ def confusion_picture(confusion: Tensor, classes: Sequence[str]) -> np.ndarray:
     axes = figure.subplots()
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     places = range(len(classes))
-    axes.set_xticks(places, classes, rotation=90 if len(classes) > 3 else 0)
-    axes.set_yticks(places, classes)
+    axes.set_xticks(places, classes, rotation=90 if len(classes) > 3 else 0, parse_math=False)
+    axes.set_yticks(places, classes, parse_math=False)
     axes.set_xlabel("predicted")
     axes.set_ylabel("true")
     for row, column in np.ndindex(*counts.shape) if len(classes) <= _NUMBERS else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import pydoc
 import sys
 import warnings
@@ -19,7 +20,7 @@ from lightning.pytorch.callbacks import (
     RichModelSummary,
     RichProgressBar,
 )
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from ..vision.callbacks import WholeCheckpoints
@@ -36,6 +37,23 @@ _PLACES = ("model.init_args", "model.init_args.task.init_args")
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
     """Keeps the line breaks of the examples."""
+
+
+class SavedConfig(SaveConfigCallback):
+    """Writes what a run goes by, but never over the files that say so."""
+
+    def setup(self, trainer: lightning.pytorch.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Write ``config.yaml``, or ``run_config.yaml`` where that is a file that was named."""
+        folder = trainer.log_dir or ""  # broadcasts: every rank asks
+        named = {os.path.realpath(str(file)) for file in self.config.get("config") or ()}
+        while os.path.realpath(os.path.join(folder, self.config_filename)) in named:
+            self.config_filename = f"run_{self.config_filename}"
+        try:
+            super().setup(trainer, *args, **kwargs)
+        except TypeError as error:
+            if type(error).__name__ != "PathError":  # jsonargparse's
+                raise
+            raise OSError(f"the run's config cannot be written: {error}") from error
 
 
 class VizooCLI(LightningCLI):

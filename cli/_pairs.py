@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, side_folders, sides_in
-from ._work import unique_names
+from ._work import unique_names, warn
 
 
 def find_images(words: Iterable[str]) -> dict[str, Path]:
     """The images that files, folders and globs name, by the first part of their results' names."""
+    words = list(words)
     files = {file.resolve(): file for word in words for file in expand(word)}
     images = list(files.values())
+    _say_passed_over(words)
     return dict(zip(unique_names(images), images, strict=True))
 
 
@@ -75,6 +77,8 @@ def expand(word: str) -> list[Path]:
     path = Path(word)
     if path.is_dir():
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
+        if others := _others(path):
+            nothing += f", whose files are {' '.join(sorted(others))}"
     elif path.is_file() or not glob.has_magic(word):
         files, nothing = [path] if path.is_file() else [], "no such file"
     else:
@@ -83,6 +87,25 @@ def expand(word: str) -> list[Path]:
     if not files:
         raise FileNotFoundError(f"{word}: {nothing}")
     return sorted(files)
+
+
+def _others(folder: Path) -> Counter[str]:
+    """How many files of each suffix in a folder are no images by it; hidden ones are none."""
+    from ..vision.io.images import SUFFIXES
+
+    with os.scandir(folder) as entries:
+        names = [e.name for e in entries if not e.name.startswith(".") and e.is_file()]
+    suffixes = (os.path.splitext(name)[1].lower() for name in names)
+    return Counter(suffix for suffix in suffixes if suffix and suffix not in SUFFIXES)
+
+
+def _say_passed_over(words: Iterable[str]) -> None:
+    """Say how many files of the folders among words are no images by their suffixes."""
+    folders = {Path(word).resolve() for word in words if Path(word).is_dir()}
+    others = sum(map(_others, folders), Counter())
+    if others:
+        files = f"{others.total()} file{'s' * (others.total() > 1)} of folders"
+        warn(f"{files} passed over, no images by their suffixes: {' '.join(sorted(others))}")
 
 
 _TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration
@@ -122,6 +145,7 @@ def find_pairs(left: list[str], right: list[str]) -> list[Pair]:
     """
     words = left, right
     lefts, rights = ([file for word in side for file in _expand(word)] for side in words)
+    _say_passed_over([*left, *right])
     if len(lefts) != len(rights):
         first, last = (" ".join(side[:1] + ["..."] * (len(side) > 1)) for side in words)
         raise ValueError(

@@ -56,7 +56,7 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
         every += scans
     if not every:
         raise FileNotFoundError(f"{words[0]}: no scan: a result of this command, or a mask")
-    scans = _one_a_folder(list(dict.fromkeys(every)))
+    scans = _one_a_folder(list({scan.resolve(): scan for scan in every}.values()))
     return dict(zip(unique_names(scans, _stem), scans, strict=True))
 
 
@@ -83,7 +83,8 @@ def _within(folder: Path, skip: Path | None, foreign: list[Path]) -> list[Path]:
     elif series or any(file.suffix.lower() in SUFFIXES for file in files):
         return [folder]
     scans = [file for file in files if nifti.is_nifti(file)]
-    inner = [entry for entry in entries if entry.is_dir()]
+    here = folder.resolve()  # which a link within may lead to again
+    inner = [e for e in entries if e.is_dir() and not here.is_relative_to(e.resolve())]
     if skip is not None:
         inner = [entry for entry in inner if entry.resolve() != skip.resolve()]
     return scans + [scan for entry in inner for scan in _within(entry, skip, foreign)]

@@ -65,9 +65,10 @@ def check_folder(name: str, option: str = "--out") -> Path:
     if not name:
         raise ValueError(f"{option} is empty; name a folder (`.` for this one)")
     out = Path(name)
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    there = next(one for one in (out.absolute(), *out.absolute().parents) if os.path.lexists(one))
     if not there.is_dir():
-        raise ValueError(f"{option} {out}: {there} is a file; name a folder")
+        kind = "a file" if there.exists() else "a link to what is not there"
+        raise ValueError(f"{option} {out}: {there} is {kind}; name a folder")
     if not os.access(there, os.W_OK):
         raise ValueError(f"{option} {out}: {there} is not writable; name another folder")
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress
@@ -35,15 +36,22 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out)
 
     import torch
+    from rich.console import Console
 
     from ..classification.comparison.compare import compare
 
+    shows = Console(stderr=True).is_interactive
     if args.threads:
         torch.set_num_threads(args.threads)
     with progress() as report:
-        made = compare(
-            args.config, out, report=lambda what, done, total: report("runs", done, total, what)
-        )
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what and not shows:  # a line now, since the next call may be hours away
+                print(f"vizoo: runs: {done} of {total}, {what}", file=sys.stderr)
+            else:
+                report("runs", done, total, what)
+
+        made = compare(args.config, out, report=tell)
     print(json.dumps(made.to_json(), indent=2) if args.json else _lines(made))
     return int(bool(made.failed))
 

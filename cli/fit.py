@@ -24,7 +24,7 @@ from ..vision.callbacks import KeepLast, StopTogether
 from ..vision.configs.builtin import read_config, resolve_config
 from ..vision.configs.messages import condense, own_words
 from ..vision.progress import ProgressLines
-from ._lightning import HelpFormatter, VizooCLI
+from ._lightning import HelpFormatter, SavedConfig, VizooCLI
 
 _SUBCOMMANDS = {
     "fit": "train a model",
@@ -136,6 +136,7 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         subclass_mode_model=True,
         subclass_mode_data=True,
         seed_everything_default=0,
+        save_config_callback=SavedConfig,
         # Without it the second run into a folder fails.
         save_config_kwargs={"overwrite": True},
         trainer_defaults={"callbacks": [keeper, ProgressLines(), StopTogether()]},

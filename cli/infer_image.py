@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..classification import NOTICE
+from ..common.warned import collect_warnings
 from ._items import (
     add_map,
     add_model,
@@ -97,10 +98,11 @@ def run(args: argparse.Namespace) -> int:
         for name, result in zip(prepared, results, strict=True):
             silent = "no box above the threshold: the class says nothing"
             notes = [] if result.answered else [silent]
-            files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
+            with collect_warnings() as said:
+                files = [] if out is None else result.save(out, name, {**facts, "warnings": notes})
             told = {**result.summary(), **facts}
             told |= {"truth": truth[name]} if name in truth else {}
-            items.append(item_summary(name, told, seconds, files, notes))
+            items.append(item_summary(name, told, seconds, files, notes + said))
         return items
 
     sources = {name: {"image": image} for name, image in images.items()}
@@ -129,7 +131,8 @@ def _scores(items: list[dict[str, Any]]) -> dict[str, Any]:
     known = [item for item in items if "truth" in item and "class" in item]
     if not known:
         return {}
-    right = Counter(item["truth"] for item in known if item["class"] == item["truth"])
+    answered = (item for item in known if any(item.get("members", [True])))
+    right = Counter(item["truth"] for item in answered if item["class"] == item["truth"])
     count = Counter(item["truth"] for item in known)
     return {
         "labelled": len(known),

@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reconstruct the scene; return 0."""
+    """Reconstruct the scene; return 0, or 1 if a photograph could not be read."""
     out = check_folder(args.out)
     size = None if args.size is None else parse_size(args.size)
     check_least(args, views=2)
@@ -130,7 +130,7 @@ def _thresholds(args: argparse.Namespace) -> Thresholds | dict[str, float]:
 
 def _show(summary: dict) -> None:
     height, width = summary["size"]
-    views = summary["views"]
+    views = _computed(summary)
     old = sum(view.get("resumed", False) for view in views)
     kept = f" ({old} of an earlier run)" if old else ""
     print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}")
@@ -143,8 +143,12 @@ def _show(summary: dict) -> None:
         print(f"  within 5 % of the network's in {sum(agreed) / len(agreed):.0%} of the pixels")
 
 
+def _computed(summary: dict) -> list[dict]:
+    return [view for view in summary["views"] if "error" not in view]
+
+
 def _show_depth(summary: dict) -> None:
-    views, fusion = summary["views"], summary["fusion"]
+    views, fusion = _computed(summary), summary["fusion"]
     low = min(view["depth"]["min"] for view in views)
     high = max(view["depth"]["max"] for view in views)
     sure = sum(view["confidence"] for view in views) / len(views)

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """Infer all panoramas; return 0, or 1 if any of several failed."""
     from ._pairs import find_images
 
-    if args.max_ratio and args.max_ratio < 1:
+    if args.max_ratio and not args.max_ratio >= 1:
         raise ValueError(f"--max-ratio {args.max_ratio:g}: must be at least 1, or 0 for no cut")
     images = find_images(args.images)
     out = check_folder(args.out)

@@ -28,9 +28,11 @@ from ._work import check_folder, check_least, refuse
 if TYPE_CHECKING:
     from ..nas.space import Architecture, SearchSpace
     from ..nas.tabular import Tabular
+    from ..vision.subnets.evaluations import Evaluations
     from ..vision.subnets.ranking import Ranked
 
 _SAMPLES = 200
+_SAVE_EVERY = 10.0  # seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,15 +86,23 @@ def run(args: argparse.Namespace) -> int:
     evaluate = evaluator(args, leaves, device)
     evaluations, kept_at = open_evaluations(args, leaves, space)
     net.to(device)
-    with progress_bar("evaluating subnets") as tell:
-        ranking = rank(
-            leaves,
-            evaluate,
-            (item for group in groups.values() for item in group),
-            evaluations=evaluations,
-            keep=lambda known: known.save(kept_at),
-            report=tell,
-        )
+    chosen = [item for group in groups.values() for item in group]
+    due = start
+
+    def keep(known: Evaluations) -> None:
+        nonlocal due
+        if time.perf_counter() >= due:  # all are written each time, of which there may be thousands
+            known.save(kept_at)
+            due = time.perf_counter() + _SAVE_EVERY
+
+    try:
+        with progress_bar("evaluating subnets") as tell:
+            ranking = rank(
+                leaves, evaluate, chosen, evaluations=evaluations, keep=keep, report=tell
+            )
+    finally:
+        if evaluations.errors:
+            evaluations.save(kept_at)
     rows = _rows(ranking, table, column, args)
     write_table(out / "rank.csv", rows, space.names)
     report = {

@@ -41,6 +41,6 @@ def run(args: argparse.Namespace) -> int:
         for name, count, end in zip(_LISTS, args.rooms, accumulate(args.rooms), strict=True)
     }
     with progress() as report:
-        path = write_panoramas(sets, check_folder(args.out), args.layout, report)
+        path = write_panoramas(sets, check_folder(args.out, "OUT"), args.layout, report)
     print(f"{path}: {sum(args.rooms)} rooms of {args.size} pixels; train.txt, val.txt, test.txt")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ._work import parse_size
+from ._work import check_file, check_folder, parse_size
 
 _LAYOUTS = "dtu dtu_training tanks blendedmvs eth3d colmap colmap_binary folder".split()
 _DTU_SIZE = "512x640"
@@ -30,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the scene, write it, say where; return 0."""
+    if args.truth is not None:
+        check_file(Path(args.truth), ".ply", "true points are", "--truth")
     from ..datasets.mvs.scene import truth_points
     from ..datasets.mvs.writers import write_scene
     from ..datasets.worlds.views import WorldViews
@@ -43,10 +45,10 @@ def run(args: argparse.Namespace) -> int:
     worlds = WorldViews(1, height, width, args.views, seed=args.seed, layouts=["room"])
     scene = worlds.scene(0)
     scene.name = f"world-{args.seed}"  # DTU's data set counts scans by the number
-    path = write_scene(scene, args.out, args.layout, lossless=args.lossless)
+    path = write_scene(scene, check_folder(args.out, "OUT"), args.layout, lossless=args.lossless)
     least, greatest = scene.depth_range(0)[0]
     print(f"{path}: {len(scene)} views of {width}x{height} pixels, depth {least:g} to {greatest:g}")
-    if args.truth:
+    if args.truth is not None:
         points, colours = truth_points(scene)
         with write_ply(Path(args.truth)) as ply:
             ply.write(points.numpy(), colours.numpy())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._items import add_pairs
-from ._work import check_folder, check_least, say_warnings, warn
+from ._work import check_file, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
     from ..stereo.tuning import TuningReport
@@ -113,9 +113,7 @@ def _check_files(args: argparse.Namespace) -> None:
             continue
         if path.suffix != suffix:
             raise ValueError(f"--{option} {path}: choose a name that ends in {suffix}")
-        if path.is_dir():
-            raise ValueError(f"--{option} {path}: a folder of that name is there")
-        check_folder(str(path.parent))
+        check_file(path, option=f"--{option}")
     if Path(args.base).resolve() == args.out.resolve():
         raise ValueError(f"--out {args.out}: would overwrite the weights to tune; name another")
 

@@ -50,7 +50,8 @@ def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterato
         path.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotADirectoryError(
-            f"cannot make the folder {path.parent}: a file is in the way; name another folder"
+            f"cannot make the folder {path.parent}: a file, or a link to what is not there, is in "
+            "the way; name another folder"
         ) from error
     except OSError as error:
         reason = error.strerror or error
@@ -84,8 +85,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> Path:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write text as UTF-8, atomically."""
-    return write_bytes(path, text.encode())
+    """Write text as UTF-8, atomically; bytes of file names that are none become escapes."""
+    return write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
@@ -96,8 +97,9 @@ def write_json(path: str | os.PathLike[str], data: Any) -> Path:
 def write_csv(
     path: str | os.PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Write a table, atomically; None becomes an empty cell."""
-    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+    """Write a table as `write_text` does; None becomes an empty cell."""
+    how: dict[str, Any] = {"newline": "", "encoding": "utf-8", "errors": "backslashreplace"}
+    with atomic_write(path) as temporary, temporary.open("w", **how) as file:
         csv.writer(file).writerows([header, *rows])
 
 

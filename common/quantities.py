@@ -53,7 +53,7 @@ def unit_of(kind: str, value: float) -> tuple[float, str]:
         return 1.0, "ms"
     ending = "B" if kind == "memory" else ""
     for letter, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
+        if value >= 0.9995 * size:  # three digits of less would be those of a thousand
             return size, f"{letter}{ending}"
     return 1.0, ending
 
@@ -67,4 +67,4 @@ def show_quantity(kind: str, value: float) -> str:
 
 def show_joules(value: float) -> str:
     """Energy with its unit, as in ``1.23 J``, ``45.6 mJ``."""
-    return f"{value:.3g} J" if value >= 1 else f"{1e3 * value:.3g} mJ"
+    return f"{value:.3g} J" if value >= 0.9995 else f"{1e3 * value:.3g} mJ"

@@ -24,7 +24,7 @@ from .shelf import Shelf
 
 __all__ = ["FileDataset", "Kept", "MadeDataset", "SampleCache", "source_name"]
 
-_READERS_VERSION = 4  # raise it with every change of what readers make of a file
+_READERS_VERSION = 5  # raise it with every change of what readers make of a file
 _TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
 
 

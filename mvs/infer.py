@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.summaries import spread
-from ..datasets.mvs.cameras import check_camera, lift, upright
-from ..datasets.mvs.scene import Scene, View, derive_range
+from ..datasets.mvs.cameras import lift
+from ..datasets.mvs.scene import Scene, View
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
-from ..vision.io.images import ImageLike, as_image, read_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.runtimes import fingerprint
 from ..vision.viz.colour import disparity_picture
@@ -86,8 +86,8 @@ class MVSResult:
         }
         files = []
         for label, style in styles.items():
-            values, path = getattr(self, label), Path(folder) / label / name
-            files += [path.with_name(f"{name}{suffix}") for suffix in (".pfm", ".png")]
+            values = getattr(self, label)
+            files += [Path(folder) / label / f"{name}{suffix}" for suffix in (".pfm", ".png")]
             write_pfm(files[-2], values)
             write_image(files[-1], disparity_picture(values, label=label, **style))
         return files
@@ -163,30 +163,24 @@ class MVSPredictor:
             wanted = (len(images), side, side)
             if matrices.shape != wanted:
                 raise ValueError(f"{name} must be {wanted}, got {tuple(matrices.shape)}")
-        intrinsics, extrinsics = intrinsics.detach().cpu(), extrinsics.detach().cpu()
-        views = [
-            read_image(image, upright=False)
-            if isinstance(image, (str, os.PathLike))
-            else as_image(image, f"view {i}")
-            for i, image in enumerate(images)
-        ]
-        for index, view in enumerate(views):
-            if view.shape != views[0].shape:
-                sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (views[0], view)]
-                raise ValueError(f"views 0 and {index} differ in size: {sizes[0]}, {sizes[1]}")
-        check_camera(intrinsics, extrinsics)
-        if depth_range is None:
-            cameras = zip(views, intrinsics, extrinsics, strict=True)
-            scene = [View(str(index), *camera) for index, camera in enumerate(cameras)]
-            others = [(index, 1.0) for index in range(1, len(views))]
-            pairs = [others, *([] for _ in others)]
-            depth_range, _ = derive_range(Scene("of these images", scene, pairs, "memory"), 0)
-        if not 0 < depth_range[0] < depth_range[1] < float("inf"):
+        if depth_range is not None and not 0 < depth_range[0] < depth_range[1] < float("inf"):
             raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
-        stood = upright(torch.stack(views), intrinsics.float(), extrinsics.float())
-        sample = dict(zip(("images", "intrinsics", "extrinsics"), stood, strict=True))
-        sample["depth_range"] = torch.tensor(depth_range, dtype=torch.float32)
-        return self.predict_sample(sample, seed)
+        views = []
+        for i, image in enumerate(images):
+            if isinstance(image, (str, os.PathLike)):
+                shown: str | Tensor = os.fspath(image)
+            else:
+                shown = as_image(image, f"view {i}")
+            camera = intrinsics[i].detach().cpu(), extrinsics[i].detach().cpu(), depth_range
+            views.append(View(str(i), shown, *camera, camera_file=f"view {i}"))
+        others = [(index, 1.0) for index in range(1, len(views))]
+        scene = Scene("of these images", views, [others, *([] for _ in others)], "memory")
+        sizes = [scene.size(index) for index in range(len(views))]
+        for index, (height, width) in enumerate(sizes):
+            if (height, width) != sizes[0]:
+                first = f"{sizes[0][1]}x{sizes[0][0]}"
+                raise ValueError(f"views 0 and {index} differ in size: {first}, {width}x{height}")
+        return self.predict_sample(scene.sample(0, range(1, len(views))), seed)
 
     @torch.inference_mode()
     def predict_sample(self, sample: dict, seed: int = 0) -> MVSResult:

@@ -35,7 +35,7 @@ from ..common.summaries import item_summary, run_summary
 from ..common.system import installed_version
 from ..datasets.files import check_choice
 from ..datasets.mvs.cameras import resize_intrinsics
-from ..datasets.mvs.scene import Scene, resize
+from ..datasets.mvs.scene import Scene, readable, resize
 from ..vision.io.images import to_bytes, write_image
 from ..vision.io.pfm import read_pfm
 from ..vision.io.ply import open3d
@@ -77,7 +77,8 @@ def reconstruct(
 ) -> dict:
     """Find the depth of every view of a scene and fuse them into a cloud.
 
-    Views that an earlier, interrupted call finished in the same folder are not computed again.
+    Views that an earlier, interrupted call finished in the same folder are not computed again. One
+    whose photograph cannot be read is left out, and has an ``error`` in the summary, at its end.
     Ctrl+C leaves a ``summary.json`` of the views so far, with ``interrupted``, where no earlier
     call's cloud is in the folder.
 
@@ -96,21 +97,21 @@ def reconstruct(
         normals: write normals into the cloud (needs Open3D).
         mesh: also make a mesh with cells of this side (needs Open3D).
         classical: also reconstruct by a plane sweep, in the folder ``classical``, to compare with.
-        report: called as ``report("ranges", "views" or "fusion", done, total)``.
+        report: called as ``report("photographs", "ranges", "views" or "fusion", done, total)``.
 
     Returns:
-        The summary, as written to ``summary.json``; its cloud is None where one view alone has
-        sources. With `classical` it has ``classical``: that one's summary, and by view the share of
-        pixels whose depth is within 5 % of the sweep's.
+        The summary, as written to ``summary.json``; its cloud is None where no view that has
+        sources is one of another. With `classical` it has ``classical``: that one's summary, and by
+        view the share of pixels whose depth is within 5 % of the sweep's.
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
-            differs is named), images differ in size and ``size`` is not given, a threshold is
-            unknown or asks for more views than any view has sources, or nothing is left after
-            fusion (the message says which filter removed how many).
+            differs is named), images differ in size and ``size`` is not given, fewer than two can
+            be read, a threshold is unknown or asks for more views than any view has sources, or
+            nothing is left after fusion (the message says which filter removed how many).
         ImportError: Open3D is needed and cannot be had.
 
-    Warns (``UserWarning``) of what was assumed.
+    Warns (``UserWarning``) of what was assumed, and of what could not be read.
     """
     out = Path(out)
     if views < 2:
@@ -120,6 +121,7 @@ def reconstruct(
     if voxel is not None or normals or mesh is not None:
         open3d()
     report = report or (lambda what, done, total: None)
+    scene, unread = readable(scene, partial(report, "photographs"))
     size = _default_size(scene) if size is None else size
     settings = {
         "network": predictor.fingerprint,
@@ -130,7 +132,8 @@ def reconstruct(
     plan = _plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)
     scene = _settled(scene, plan)
-    chosen = _thresholds(scene, plan, thresholds) if len(plan) > 1 else None
+    fusible = any(source in plan for index in plan for source in scene.sources(index))
+    chosen = _thresholds(scene, plan, thresholds) if fusible else None
     if restart:
         # All at once, so that what an interrupted restart leaves can be resumed.
         for folder in (out, out / "classical") if classical else (out,):
@@ -152,10 +155,10 @@ def reconstruct(
                 fused["points"] = refine_file(out / "cloud.ply", voxel=voxel, cameras=poses)
     except KeyboardInterrupt:
         if entries and not _earlier_results(out):
-            summary = _summary(predictor, scene, entries, out, size, fused)
+            summary = _summary(predictor, scene, entries, unread, out, size, fused)
             write_json(out / "summary.json", {"interrupted": True, **summary})
         raise
-    summary = _summary(predictor, scene, entries, out, size, fused)
+    summary = _summary(predictor, scene, entries, unread, out, size, fused)
     names = [name for name in ("cloud", "picture", "mesh") if summary.get(name)]
     for file in _earlier_results(out) - {Path(summary[name]).name for name in names}:
         (out / file).unlink(missing_ok=True)
@@ -163,7 +166,7 @@ def reconstruct(
     if classical:
         how = {"views": views, "size": size, "thresholds": thresholds, "restart": restart, **made}
         other = _swept(scene, out / "classical", str(predictor.device), {**how, "report": report})
-        both = zip(summary["views"], other["views"], strict=True)
+        both = zip(summary["views"], other["views"], strict=False)  # the unread ones come last
         agreed = {a["name"]: _agreement(a["files"][0], b["files"][0]) for a, b in both}
         summary["classical"] = {**other, "agreed": agreed}
         write_json(out / "summary.json", summary)
@@ -173,8 +176,8 @@ def reconstruct(
 def _say_unfused(scene: Scene, made: dict[str, Any]) -> None:
     left = ", ".join(name for name, value in made.items() if value not in (None, False))
     warnings.warn(
-        f"{scene.name}: one view has sources: its depth is there, and nothing to fuse it with"
-        + (f" (left out: {left})" if left else ""),
+        f"{scene.name}: no view that has sources is one of another: there is depth, and nothing to "
+        "fuse it with" + (f" (left out: {left})" if left else ""),
         stacklevel=3,
     )
 
@@ -183,11 +186,13 @@ def _summary(
     predictor: MVSPredictor,
     scene: Scene,
     entries: dict[int, dict],
+    unread: dict[str, str],
     out: Path,
     size: tuple[int, int],
     fused: dict[str, Any],
 ) -> dict:
     items = [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()]
+    items += [{"name": name, "error": error} for name, error in unread.items()]
     facts = {"scene": scene.name, "layout": scene.layout, "size": list(size), **fused}
     return run_summary(predictor, predictor.model, "views", items, **facts)
 
@@ -580,4 +585,4 @@ def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
 def _show(value: object) -> str:
     if isinstance(value, list):
         return " ".join(_show(item) for item in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.9g}" if isinstance(value, float) else str(value)

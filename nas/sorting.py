@@ -56,9 +56,10 @@ class _Group:
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
-        for _, module, axis in self.axes:
-            tensor = getattr(module, axis.tensor)
-            tensor.copy_(tensor.index_select(axis.dim, order.to(tensor.device)))
+        found = ((getattr(module, axis.tensor), axis.dim) for _, module, axis in self.axes)
+        # Once each, where layers share a weight.
+        for tensor, dim in {(id(tensor), dim): (tensor, dim) for tensor, dim in found}.values():
+            tensor.copy_(tensor.index_select(dim, order.to(tensor.device)))
 
 
 def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from zipfile import BadZipFile
+from zlib import error as ZlibError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def nasbench201(path: str | os.PathLike[str]) -> Tabular:
         FileNotFoundError: there is no such file.
         ValueError: it is not such a table.
     """
-    names = ("cifar10_test", "cifar100_test", "imagenet16_120_test")
+    names = dict.fromkeys(("cifar10_test", "cifar100_test", "imagenet16_120_test"), ())
     codes, columns = _read(path, (15625, len(CELL_EDGES)), len(_CELL_CODES), names)
     ones, threes, pools = ((codes == code).sum(1) for code in (2, 3, 4))
     columns["params"] = 73_306 + 28_000 * ones + 243_040 * threes
@@ -100,11 +101,9 @@ def mbnet(path: str | os.PathLike[str]) -> Tabular:
         FileNotFoundError: there is no such file.
         ValueError: it is not such a table.
     """
-    names = ("cifar10_test", "params", "macs")
+    names = {"cifar10_test": (3,), "params": (), "macs": ()}
     codes, columns = _read(path, (6561, 8), len(BLOCK_OPERATIONS), names)
     runs = columns["cifar10_test"]
-    if runs.shape != (6561, 3):
-        raise ValueError(f"{path}: cifar10_test has the shape {runs.shape}, not (6561, 3)")
     columns["cifar10_test"] = runs.mean(1)
     columns |= {f"cifar10_run{i}": run for i, run in enumerate(runs.T)}
     space = SearchSpace([Choice(f"blocks.{i}", BLOCK_OPERATIONS) for i in range(8)])
@@ -132,14 +131,18 @@ def cell_architecture(text: str) -> Architecture:
 
 
 def _read(
-    path: str | os.PathLike[str], shape: tuple[int, int], codes: int, names: Sequence[str]
+    path: str | os.PathLike[str],
+    shape: tuple[int, int],
+    codes: int,
+    names: Mapping[str, tuple[int, ...]],
 ) -> tuple[NDArray, dict[str, NDArray]]:
+    """The codes, and of each name a figure, or as many as it says, for each network."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such file to read a table of accuracies from")
     try:
         with np.load(path, allow_pickle=False) as file:
             arch, *values = (file[name] for name in ("arch", *names))
-    except (KeyError, TypeError, ValueError, OSError, BadZipFile) as error:
+    except (KeyError, TypeError, ValueError, OSError, EOFError, BadZipFile, ZlibError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a table of accuracies ({reason})") from error
     if (
@@ -154,8 +157,10 @@ def _read(
         )
     columns = dict(zip(names, values, strict=True))
     for name, column in columns.items():
-        if column.shape[:1] != arch.shape[:1]:
-            raise ValueError(f"{path}: {name} has the shape {column.shape}, arch {arch.shape}")
+        fits = column.shape == (wanted := (shape[0], *names[name])) and column.dtype.kind in "fiu"
+        if not (fits and np.isfinite(column).all()):
+            kind = f"{name} has the shape {column.shape} and the type {column.dtype}"
+            raise ValueError(f"{path}: {kind}; wanted are {wanted} finite numbers")
     return arch.astype(np.intp), columns
 
 

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
 from ..common.summaries import spread
-from ..datasets.panorama.base import is_whole_sphere
+from ..datasets.panorama.base import as_colours, is_whole_sphere
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_image, read_pixels, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
@@ -87,7 +87,7 @@ class PanoramaResult:
         Raises:
             ValueError: `max_ratio` is below 1.
         """
-        if max_ratio is not None and max_ratio < 1:
+        if max_ratio is not None and not max_ratio >= 1:
             raise ValueError(f"max_ratio {max_ratio}: must be at least 1, or None")
         both = torch.from_numpy(np.column_stack((self.faces, self.colours)))
         values = vertex_values(both[None])[0]
@@ -235,6 +235,8 @@ class PanoramaPredictor:
         Warns (``UserWarning``) where the image is not twice as wide as it is high, to
         half a per cent.
         """
+        if isinstance(image, (str, os.PathLike)):
+            image = as_colours(read_pixels(image))
         planes = as_image(image)
         height, width = planes.shape[1:]
         if not is_whole_sphere(height, width):

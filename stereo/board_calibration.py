@@ -268,9 +268,13 @@ def _view(
     (first, ours), (second, theirs) = corners
     both, at, there = np.intersect1d(first, second, return_indices=True)
     ours, theirs = ours[at], theirs[there]
-    # A chessboard that is turned by half looks the same: begin at the same end in both pictures.
-    if board.kind == "chessboard" and (ours[-1] - ours[0]) @ (theirs[-1] - theirs[0]) < 0:
-        theirs = theirs[::-1]
+    # A chessboard that is turned by half looks the same, of as many columns as rows by a quarter:
+    # begin at the same corner in both pictures.
+    if board.kind == "chessboard":
+        grid = theirs.reshape(board.rows - 1, board.columns - 1, 2)
+        turns = [turn for turn in map(np.rot90, [grid] * 4, range(4)) if turn.shape == grid.shape]
+        alike = [np.vdot(ours - ours.mean(0), turn) for turn in turns]
+        theirs = turns[int(np.argmax(alike))].reshape(-1, 2)
     points = board.points[both]
     spread = np.linalg.matrix_rank(points - points.mean(0), 1e-9) if len(both) else 0
     if len(both) < _FEWEST_CORNERS or spread < 2:

@@ -60,11 +60,12 @@ def block_matching(
 def _matched(
     matcher: cv2.StereoMatcher, views: list[np.ndarray], disparities: int, fill: bool
 ) -> np.ndarray:
-    # A margin on the left, so that the first columns have somewhere to match.
-    margin = (0, 0, disparities, 0, cv2.BORDER_REPLICATE)
+    # A margin on the left, so that the first columns have somewhere to match; 3 are OpenCV's least.
+    width = views[0].shape[1]
+    margin = (0, 0, disparities, max(0, 3 - width), cv2.BORDER_REPLICATE)
     views = [cv2.copyMakeBorder(view, *margin) for view in views]
-    disparity = matcher.compute(*views)[:, disparities:].astype(np.float32) / 16
-    disparity = disparity.clip(min=0)
+    disparity = matcher.compute(*views)[:, disparities : disparities + width]
+    disparity = (disparity.astype(np.float32) / 16).clip(min=0)
     return fill_holes(disparity) if fill else disparity
 
 

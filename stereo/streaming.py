@@ -12,6 +12,7 @@ import os
 import queue
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -60,6 +61,11 @@ class Settled:
     reach: float | None  #: the largest disparity that is seen so, pixels; None: any
 
 
+def _numbers() -> array[float]:
+    """For one of each frame, of a camera that may run for days."""
+    return array("d")
+
+
 @dataclass
 class StreamReport:
     """What came of a sequence."""
@@ -79,9 +85,9 @@ class StreamReport:
     largest: list[float] = field(default_factory=list)  #: disparity, of frames that were looked at
     lowest: float = np.inf  #: disparity, pixels
     highest: float = 0.0  #: likewise
-    medians: list[float] = field(default_factory=list)  #: of each frame in which some is known
-    confidences: list[float] = field(default_factory=list)  #: means of each frame
-    left_out: list[float] = field(default_factory=list)  #: shares of each frame's pixels
+    medians: array[float] = field(default_factory=_numbers)  #: of frames in which some is known
+    confidences: array[float] = field(default_factory=_numbers)  #: means of each frame
+    left_out: array[float] = field(default_factory=_numbers)  #: shares of each frame's pixels
 
     @property
     def rate(self) -> float:
@@ -198,7 +204,7 @@ def disparities(
     settled = settle(predictor, sequence) if settled is None else settled
     size = settled.result.image.shape
     steadied = Steadiness() if steady else None
-    failed: list[str] = []
+    failed, reason = 0, ""
     report = _report(settled, steady) if report is None else report
     how: dict[str, Any] = {"scale": settled.scale, "max_disparity": settled.max_disparity}
     try:
@@ -217,7 +223,7 @@ def disparities(
                     if settled.reach is not None and looks:
                         report.largest += _largest(predictor, frame, settled.result.scale / 2)
                 except ValueError as error:
-                    failed.append(f"frame {frame.name}: {error}")
+                    failed, reason = failed + 1, reason or f"frame {frame.name}: {error}"
                     disparity, sure = np.zeros(size[:2], np.float32), None
                 report.network_seconds += time.perf_counter() - begin
                 if steadied:
@@ -230,7 +236,7 @@ def disparities(
                 yield frame, disparity
     finally:
         if failed:
-            report.notes.append(passed_over(len(failed), failed[0]))
+            report.notes.append(passed_over(failed, reason))
 
 
 def _largest(predictor: StereoPredictor, frame: StereoFrame, scale: float) -> list[float]:
@@ -314,7 +320,6 @@ def stream(
     how = (rate, colours, calibration, rectifier, sequence.live)
     sinks = open_sinks(formats, path, report.size, *how)
     old = {path: {*path.glob("*.png")} for path in sinks}
-    names: set[str] = set()
     total = sequence.length if limit is None else min(limit, sequence.length or limit)
     begin = time.perf_counter()
     with ExitStack() as stack:
@@ -327,7 +332,8 @@ def stream(
                 low, middle, high = spread(disparity[disparity > 0]).values()
                 report.lowest, report.highest = min(report.lowest, low), max(report.highest, high)
                 report.medians.append(middle)
-            names.add(f"{frame.name}.png")
+            for folder, files in old.items():
+                files.discard(folder / f"{frame.name}.png")
             report.frames += 1
 
         loop = disparities(
@@ -350,8 +356,8 @@ def stream(
     report.files = list(sinks)
     report.notes += [*sequence.notes, *_remarks(report)]
     for path, files in old.items():
-        if left := sum(file.name not in names for file in files):
-            report.notes.append(f"{left} files in {path} are of an earlier run, not of this")
+        if files:
+            report.notes.append(f"{len(files)} files in {path} are of an earlier run, not of this")
     return report
 
 

@@ -120,6 +120,7 @@ def test_garbage_is_not_looked_for_while_a_command_is_imported(monkeypatch):
         (["convert", "a.pth", "--outt", "r"], "unrecognized arguments: --outt"),
         (["subnet", "--outt", "r"], "unrecognized arguments: --outt; did you mean --out?"),
         (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
+        (["rectify", "rig.json", "--out", "r", "left.png", "right.png"], "left.png: no such file"),
         (["bench"], "the following arguments are required: model (see `vizoo bench --help`)"),
     ],
 )

@@ -339,8 +339,9 @@ class KeepLast(Checkpoint):
 
 
 def _not_finite(module: nn.Module) -> str | None:
-    """The name of a parameter that holds a number which is none."""
-    named = module.named_parameters()
+    """The name of a parameter, or running statistics, that holds a number which is none."""
+    running = (pair for pair in module.named_buffers() if ".running_" in f".{pair[0]}")
+    named = itertools.chain(module.named_parameters(), running)
     return next((name for name, values in named if not bool(values.isfinite().all())), None)
 
 

@@ -276,7 +276,11 @@ class Gate:
                 message["headers"] = [*message["headers"], *_encoded(_SAID)]
             await send(message)
 
-        return await self.app(scope, receive, guarded)
+        try:
+            return await self.app(scope, receive, guarded)
+        except Exception as error:
+            if type(error).__name__ != "ClientDisconnect":  # Starlette's: a tab closed in an upload
+                raise
 
     def _refused(self, scope: _Scope) -> tuple[int, str]:
         """The status by which a request is refused, 0 where it is not, and why."""

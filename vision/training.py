@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import accumulate, pairwise
 from math import ceil, cos, isinf, pi
+from sys import maxsize
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -129,7 +130,8 @@ class OptimisedTask(LightningModule):
             raise ValueError("a cosine schedule needs an end: set trainer.max_epochs or max_steps")
         if trainer.num_training_batches == float("inf"):  # not asked yet, as max_steps is the end
             trainer.fit_loop.setup_data()
-        per_epoch = max(1, ceil(trainer.num_training_batches / trainer.accumulate_grad_batches))
+        batches = min(trainer.num_training_batches, maxsize)  # data without an end have one epoch
+        per_epoch = max(1, ceil(batches / trainer.accumulate_grad_batches))
         starts = [per_epoch * epoch for epoch in (0, *accumulate(self.round_epochs[:-1]))]
         lengths = [max(0, end - start) for start, end in pairwise((*starts, total))]
         warmups = [steps_of(hparams.warmup_steps, n, "warmup_steps") for n in lengths]

@@ -312,7 +312,7 @@ class GeneratedCT(MadeDataset):
         scan = take(made, self.preset, generator)
         lesion = made["lesion"][scan["slices"]][None]
         whose = {"name": self.name(index), "patient": self._patient(index)}
-        return {**scan, "label": torch.tensor(self.labels[index]), "lesion": lesion, **whose}
+        return {**scan, "label": torch.tensor(index % len(self.classes)), "lesion": lesion, **whose}
 
     def _make(self, index: int) -> dict[str, Tensor]:
         height, width = (max(1, round(self.preset.margin * side)) for side in self.preset.size)

@@ -179,14 +179,15 @@ def read_dicom(
 
     def load(number: int) -> None:
         part = chosen[number]
-        # Those that cannot be read in pieces are read whole.
-        whole = part.bare or UID(part.syntax).is_deflated
+        # Each piece costs the header anew; some cannot be read in pieces.
+        whole = part.frame is not None or part.bare or UID(part.syntax).is_deflated
         values[number] = _hounsfield(
             part, values.dtype, partial(opened, part.path, part.syntax) if whole else None
         )
 
+    load(0)  # before several threads open what it comes from
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(load, range(len(chosen))))
+        list(pool.map(load, range(1, len(chosen))))
     even = _interpolated(values, places, depth)
     straight = even
     if resample:

@@ -87,6 +87,7 @@ def _write_png(folder: Path, patient: str, values: np.ndarray, affine: np.ndarra
     pixels = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
     for file, plane in zip(files, pixels, strict=True):
         write_image(folder / patient / "1" / file, plane)
+    _cut(folder / patient / "1", len(files), "png")
     return "1", files
 
 
@@ -96,7 +97,17 @@ def _write_tiff(folder: Path, patient: str, values: np.ndarray, affine: np.ndarr
     for file, plane in zip(files, pixels, strict=True):
         with atomic_write(folder / patient / "SR_1" / file) as temporary:
             Image.fromarray(plane).save(temporary)
+    _cut(folder / patient / "SR_1", len(files), "tif")
     return "SR_1", files
+
+
+def _cut(folder: Path, first: int, ending: str) -> None:
+    """Delete the slices from a number on, of a longer scan that was written there before."""
+    for number in itertools.count(first):
+        try:
+            (folder / f"{number:04d}.{ending}").unlink()
+        except FileNotFoundError:
+            break
 
 
 def _write_nifti(folder: Path, patient: str, values: np.ndarray, affine: np.ndarray) -> _Entry:
@@ -204,11 +215,7 @@ def write_dicom(
         image.PixelData = stored[number].astype("<u2").tobytes()
         with atomic_write(path) as temporary:
             image.save_as(temporary, enforce_file_format=True)
-    for number in itertools.count(len(stored) + 1):
-        try:
-            (folder / f"{number:04d}.dcm").unlink()
-        except FileNotFoundError:
-            break
+    _cut(folder, len(stored) + 1, "dcm")
     return folder
 
 

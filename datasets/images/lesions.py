@@ -208,7 +208,7 @@ class GeneratedLesions(LabelledImages):
         if not -self.length <= index < self.length:
             raise IndexError(f"generated lesions: index {index} of {self.length}")
         index = int(index) % self.length
-        label = self.labels[index]
+        label = index % len(self.classes)
         rng = np.random.default_rng(Draws("lesions", self.seed, index).bits())
         image, boxes = draw_lesions(self.classes[label], self.side, rng)
         return {

@@ -6,7 +6,6 @@ are done here rather than by pycolmap, whose wheel weighs 38 MB for three small 
 
 from __future__ import annotations
 
-import math
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -146,8 +145,8 @@ def _parse(path: Path, number: int, words: list[str], kinds: str) -> list:
             raise ValueError(f"{path}, line {number}: {word[:24]!r} is not a number") from None
     if len(values) < len(kinds):
         raise ValueError(f"{path}, line {number}: {len(words)} words, want {len(kinds)}")
-    if not all(map(math.isfinite, values)):
-        raise ValueError(f"{path}, line {number}: a number is not finite")
+    if not all(abs(value) < 1 << 63 for value in values):
+        raise ValueError(f"{path}, line {number}: a number is not finite, or too large")
     return values
 
 
@@ -275,7 +274,7 @@ def _binary_images(path: Path) -> list[Photograph]:
 def _binary_points(path: Path) -> dict[int, tuple[float, ...]]:
     data, points = _Bytes(path), {}
     for _ in range(data.count(51)):
-        identifier, *place = data.take("Q3d3Bd")[:4]
+        identifier, *place = data.take("q3d3Bd")[:4]
         data.skip(data.count(8), 8)
         points[identifier] = tuple(place)
     data.end()

@@ -39,14 +39,14 @@ def score_by_points(points: Tensor, tracks: Sequence[Tensor], centres: Tensor) -
         (V, V) float64, symmetric, 0 on the diagonal.
     """
     count, points, centres = len(tracks), points.double(), centres.double()
+    tracks = [torch.unique(track) for track in tracks]
     scores = torch.zeros(count, count, dtype=torch.float64)
     seen = torch.zeros(len(points), dtype=torch.bool)
     for a in range(count):
         seen.zero_()
         seen[tracks[a]] = True
         for b in range(a + 1, count):
-            other = torch.unique(tracks[b])
-            shared = points[other[seen[other]]]
+            shared = points[tracks[b][seen[tracks[b]]]]
             if len(shared):
                 scores[a, b] = _angle_score(_cosine(shared, centres[a], centres[b])).sum()
     return scores + scores.T
@@ -61,7 +61,7 @@ def pair_by_poses(scene: Scene) -> Scene:
     views = scene.views
     intrinsics = torch.stack([view.intrinsics for view in views]).double()
     extrinsics = torch.stack([view.extrinsics for view in views]).double()
-    sizes = [view.size or scene.size(index) for index, view in enumerate(views)]
+    sizes = _sizes(scene)
     centres, limits = camera_centre(extrinsics), torch.tensor(sizes, dtype=torch.float64)
     scores = torch.zeros(len(views), len(views), dtype=torch.float64)
     for a, view in enumerate(views):
@@ -84,6 +84,19 @@ def pairs_from_scores(scores: Tensor, count: int = 10) -> list[list[tuple[int, f
         order = sorted(range(len(row)), key=lambda view: (-row[view], view))[:count]
         pairs.append([(view, row[view]) for view in order if row[view] > 0])
     return pairs
+
+
+def _sizes(scene: Scene) -> list[tuple[int, int]]:
+    """Sizes of the photographs; a damaged one, which is told when it is read, has the first's."""
+    sizes: dict[int, tuple[int, int]] = {}
+    for index, view in enumerate(scene.views):
+        try:
+            sizes[index] = view.size or scene.size(index)
+        except ValueError as error:
+            damage = error
+    if not sizes:
+        raise damage
+    return [sizes.get(index, next(iter(sizes.values()))) for index in range(len(scene))]
 
 
 def _imagined(

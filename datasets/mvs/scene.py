@@ -21,7 +21,9 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -30,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...common.files import few
-from ...vision.io.images import image_size, read_image, read_pixels, to_bytes
+from ...vision.io.images import image_size, read_pixels, to_bytes, to_float, used_bits
 from ...vision.io.pfm import read_pfm
 from ..cache import Kept, SampleCache, source_name
 from .cameras import (
@@ -52,6 +54,7 @@ __all__ = [
     "known_depth",
     "read_depth",
     "read_mask",
+    "readable",
     "sparse_points",
     "truth_points",
 ]
@@ -145,6 +148,9 @@ class Scene(Kept):
     def image(self, index: int) -> Tensor:
         """Read a photograph: (3, H, W) float32 in [0, 1], RGB.
 
+        Of 16-bit ones the bits that no photograph of the scene uses are left out, as by
+        `read_pair`.
+
         Raises:
             FileNotFoundError: the file has gone since the scene was opened.
             ValueError: it is no image, or not of the size that its camera was given for.
@@ -152,7 +158,8 @@ class Scene(Kept):
         view = self.views[index]
         image = view.image
         if not isinstance(image, Tensor):
-            image = self.cache.recall(index, self._read)["image"]
+            kept = self.cache.recall(index, self._read)
+            image = kept["image"] * 2 ** (16 - self._bits) if kept["bits"] > 8 else kept["image"]
         if view.size is not None and tuple(image.shape[1:]) != view.size:
             raise ValueError(
                 f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but its camera in "
@@ -161,10 +168,21 @@ class Scene(Kept):
         return image
 
     def _source(self, index: int) -> str:
-        return source_name([cast("str", self.views[index].image)], "image", "as stored")
+        return source_name([cast("str", self.views[index].image)], "image and bits", "as stored")
 
     def _read(self, index: int) -> dict[str, Tensor]:
-        return {"image": read_image(cast("str", self.views[index].image), upright=False)}
+        pixels = read_pixels(cast("str", self.views[index].image), upright=False)
+        return {"image": to_float(pixels), "bits": torch.tensor(used_bits(pixels))}
+
+    @cached_property
+    def _bits(self) -> int:
+        """The most that any photograph uses."""
+        used = [8]
+        for index, view in enumerate(self.views):
+            with suppress(ValueError, OSError):  # a damaged one is told where it is asked for
+                if not isinstance(view.image, Tensor):
+                    used.append(int(self.cache.recall(index, self._read)["bits"]))
+        return max(used)
 
     @property
     def has_truth(self) -> bool:
@@ -337,6 +355,36 @@ class Scene(Kept):
                 raise ValueError(
                     f"{file}: view {view.name} lists source {self.views[again].name} twice"
                 )
+
+
+def readable(scene: Scene, report: Callable[[int, int], None]) -> tuple[Scene, dict[str, str]]:
+    """Return the scene of the photographs that can be read, and by name why others cannot.
+
+    Progress is reported as ``report(done, total)``.
+
+    Raises:
+        ValueError: fewer than two can.
+
+    Warns (``UserWarning``) of each that cannot.
+    """
+    place: dict[int, int] = {}
+    errors = {}
+    for index, view in enumerate(scene.views):
+        report(index, len(scene))
+        try:
+            scene.image(index)
+            place[index] = len(place)
+        except (ValueError, OSError) as error:
+            errors[view.name] = str(error)
+    told = list(errors.values())
+    if len(place) < 2:
+        raise ValueError(f"{told[0]} ({len(told)} of {len(scene)} photographs cannot be read)")
+    for reason in told:
+        warnings.warn(f"{reason}; the view is left out", stacklevel=3)
+    pairs = [[(place[s], score) for s, score in scene.pairs[i] if s in place] for i in place]
+    tracks = None if scene.tracks is None else [scene.tracks[i] for i in place]
+    views = [scene.views[i] for i in place]
+    return replace(scene, views=views, pairs=pairs, tracks=tracks) if told else scene, errors
 
 
 def derive_range(scene: Scene, index: int) -> tuple[tuple[float, float], str]:

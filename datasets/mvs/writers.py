@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .camera_files import write_camera_file, write_pair_file
 from .cameras import scale_intrinsics
 from .colmap_model import write_model
 from .folder import CAMERAS_FILE
+from .layouts import LAYOUTS
 from .scene import Scene, sparse_points
 
 __all__ = ["WRITERS", "write_scene"]
@@ -52,10 +54,19 @@ def write_scene(
         The path that ``open_scene`` reads.
 
     Raises:
-        ValueError: the layout is not known, or cannot hold the scene.
+        ValueError: the layout is not known, or cannot hold the scene, or the folder holds one that
+            ``open_scene`` would read instead.
     """
     check_choice("layout", layout, tuple(WRITERS))
-    return WRITERS[layout](scene, expand_path(folder), "png" if lossless else "jpg")
+    root = expand_path(folder)
+    read_as = {"tanks": "dtu", "colmap_binary": "colmap"}.get(layout, layout)
+    for name in takewhile(lambda name: name != read_as, LAYOUTS):
+        if LAYOUTS[name].tells(root):
+            raise ValueError(
+                f"{root}: holds a scene of the layout {name}, which readers would take for this "
+                "one; name another folder"
+            )
+    return WRITERS[layout](scene, root, "png" if lossless else "jpg")
 
 
 def _write_dtu(scene: Scene, folder: Path, suffix: str) -> Path:

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...vision.io.exr import read_exr
-from ...vision.io.images import read_pixels, to_float
+from ...vision.io.images import read_pixels, to_float, used_bits
 from ...vision.io.pairing import read_columns
 from ..cache import FileDataset, SampleCache, source_name
 from ..files import check_files, expand_path
@@ -42,6 +42,7 @@ __all__ = [
     "PanoramaRecord",
     "Stanford2D3D",
     "ThreeD60",
+    "as_colours",
     "is_whole_sphere",
 ]
 
@@ -195,7 +196,7 @@ class ListedPanoramas(PanoramaDataset):
         record = self.records[index]
         files = [record.image, *filter(None, [record.depth])]
         how = (self.title, self.size, self.max_depth, record.yaw, record.depth is None)
-        return source_name(files, "panorama", *how)
+        return source_name(files, "panorama by its bits", *how)
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
@@ -218,7 +219,15 @@ def _read_colours(path: str) -> Tensor:
     if pixels.ndim != 3:
         raise ValueError(f"{path}: one channel; the colours of a panorama have three")
     _check_shape(path, pixels.shape)
-    return to_float(pixels)
+    return as_colours(pixels)
+
+
+def as_colours(pixels: np.ndarray) -> Tensor:
+    """Stored numbers, RGB or grey, as (3, H, W) float32 in [0, 1].
+
+    Upper bits that 16-bit ones leave empty are left out, as by `vizoo.vision.io.images.read_pair`.
+    """
+    return to_float(pixels << 16 - used_bits(pixels) if pixels.dtype == np.uint16 else pixels)
 
 
 def _resized(image: Tensor, height: int, width: int) -> Tensor:

@@ -155,10 +155,10 @@ def write_calibration(path: str | os.PathLike, calibration: StereoCalibration) -
         raise ValueError(f"{path}: a calibration file needs cx, cy, width and height")
     fy = c.focal_y or c.focal
     lines = [
-        f"cam0=[{c.focal!r} 0 {c.cx!r}; 0 {fy!r} {c.cy!r}; 0 0 1]",
-        f"cam1=[{c.focal!r} 0 {c.cx + c.doffs!r}; 0 {fy!r} {c.cy!r}; 0 0 1]",
-        f"doffs={c.doffs!r}",
-        f"baseline={round(c.baseline * 1000, 9)!r}",
+        f"cam0=[{c.focal} 0 {c.cx}; 0 {fy} {c.cy}; 0 0 1]",
+        f"cam1=[{c.focal} 0 {c.cx + c.doffs}; 0 {fy} {c.cy}; 0 0 1]",
+        f"doffs={c.doffs}",
+        f"baseline={round(c.baseline * 1000, 9)}",
         f"width={c.width}",
         f"height={c.height}",
         *([] if c.ndisp is None else [f"ndisp={c.ndisp}"]),

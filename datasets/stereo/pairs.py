@@ -86,7 +86,7 @@ class PairList(StereoDataset):
         path = expand_path(list_file)
         base = path.parent if root is None else expand_path(root)
         lines = read_columns(path, 2, 4, "left right [disparity [normal]]")
-        rows = [[os.path.normpath(base / word) for word in words[:3]] for _, words in lines]
+        rows = [[str(base / word) for word in words[:3]] for _, words in lines]
         records = _records(rows, encoding)
         check_files(
             f"list {path}",
@@ -232,8 +232,8 @@ def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
         if (sides := sides_in(folder)) is not None:
             files = [folder / f"{name}{suffix}" for name in _TRUTHS for suffix in _SUFFIXES]
             truth = next((str(file) for file in files if file.is_file()), None)
-            left, right = map(str, sides)
-            records.append(StereoRecord(folder.resolve().name, left, right, truth, encoding))
+            name, (left, right) = os.path.basename(os.path.abspath(folder)), map(str, sides)
+            records.append(StereoRecord(name, left, right, truth, encoding))
     if not records:
         layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
         raise FileNotFoundError(

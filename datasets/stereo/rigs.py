@@ -67,7 +67,7 @@ class StereoRig:
     left: Lens  #: the left camera's
     right: Lens  #: the right camera's
     rotation: np.ndarray  #: (3, 3)
-    translation: np.ndarray  #: (3,), metres
+    translation: np.ndarray  #: (3,), metres; given as OpenCV's (3, 1) too
     notes: tuple[str, ...] = ()  #: what was taken for granted while this was read, a line each
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class StereoRig:
             raise ValueError("the rotation between the cameras is no rotation matrix")
         u, _, v = np.linalg.svd(matrix)  # files have few digits
         object.__setattr__(self, "rotation", u @ v)
-        object.__setattr__(self, "translation", np.asarray(self.translation, np.float64))
+        object.__setattr__(self, "translation", np.reshape(self.translation, 3).astype(np.float64))
         if np.linalg.det(u @ v) < 0:
             raise ValueError("the rotation between the cameras is a mirror image")
         if not (np.isfinite(self.translation).all() and 1e-6 < self.baseline < 1e6):

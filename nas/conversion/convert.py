@@ -198,7 +198,11 @@ class _Conversion:
         largest = {choice.name: choice.largest for choice in space}
         depths = {choice.name for choice in plan.depths.values()}
         smallest = {choice.name: choice.smallest for choice in space}
-        tries = [{n: v for n, v in smallest.items() if n not in depths}, smallest]
+        others = {choice.name: choice.values for choice in space if choice.name not in depths}
+        most = max(map(len, others.values()), default=1)
+        # In the whole depth every value: a width between others may be the one that does not fit.
+        tries = [{n: v[min(i, len(v) - 1)] for n, v in others.items()} for i in range(most - 1)]
+        tries += [smallest]
         tries += [{c.name: rng.choice(c.values) for c in space} for _ in range(_RANDOM)]
         for values in tries:
             while bad := self._failing(plan, largest, _without(values, self.refused)):

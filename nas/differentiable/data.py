@@ -45,8 +45,8 @@ class HalvedData(LightningDataModule):
             the data module's own seed, or 0.
 
     Raises:
-        ValueError: the share leaves a half empty; in `train_dataloader` also where the training
-            loader draws samples in a way of its own.
+        ValueError: the share leaves a half empty; in `train_dataloader` also where there are fewer
+            than two samples, or the training loader draws them in a way of its own.
     """
 
     def __init__(
@@ -78,8 +78,17 @@ class HalvedData(LightningDataModule):
         """Loaders by the names `weights` and `logits`, in this order."""
         if hasattr(self.data, "halves"):
             return self.data.halves(self.share, self.seed)
-        loader = self.data.train_dataloader()
-        size = len(loader.dataset)
+        loader, who = self.data.train_dataloader(), type(self.data).__name__
+        sampler = getattr(loader, "sampler", loader)
+        kinds = (RandomSampler, SequentialSampler, DistributedSampler)
+        if type(sampler) not in kinds or loader.batch_size is None:
+            raise ValueError(
+                f"{who} draws its training samples in its own way ({type(sampler).__name__}), so "
+                "they cannot be halved from outside: give it a method halves(share, seed) that "
+                "returns the loaders `weights` and `logits`"
+            )
+        if (size := len(loader.dataset)) < 2:
+            raise ValueError(f"{who} has {size} training samples: a search takes two or more")
         held = min(max(1, round(size * self.share)), size - 1)
         generator = torch.Generator().manual_seed(self.seed)
         order = torch.randperm(size, generator=generator).tolist()
@@ -98,13 +107,6 @@ class HalvedData(LightningDataModule):
         self.data.load_state_dict(state["data"])
 
     def _part(self, loader: DataLoader, indices: list[int]) -> DataLoader:
-        kinds = (RandomSampler, SequentialSampler, DistributedSampler)
-        if loader.batch_size is None or type(loader.sampler) not in kinds:
-            raise ValueError(
-                f"{type(self.data).__name__} draws its training samples in its own way "
-                f"({type(loader.sampler).__name__}), so they cannot be halved from outside: give "
-                "it a method halves(share, seed) that returns the loaders `weights` and `logits`"
-            )
         part = Subset(loader.dataset, indices)
         trainer = self.trainer
         world, rank = (1, 0) if trainer is None else (trainer.world_size, trainer.global_rank)

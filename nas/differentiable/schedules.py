@@ -49,7 +49,10 @@ class Linear(Schedule):
     def at(self, epoch: int, epochs: int | None) -> float:
         """From `start` to `end`, a straight line over all epochs."""
         if epochs is None:
-            raise ValueError("a linear temperature needs max_epochs, a number of epochs to end at")
+            raise ValueError(
+                "a linear temperature needs an end: set trainer.max_epochs; where epochs have an "
+                "end, max_steps will do"
+            )
         return self.start + (self.end - self.start) * min(1.0, epoch / max(1, epochs - 1))
 
 

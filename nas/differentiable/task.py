@@ -49,8 +49,8 @@ class DifferentiableSearch(SupernetTask):
     `probabilities.json`.
 
     Clipping, accumulation and precision are the trainer's; only the weights' gradients are
-    clipped. Lightning counts two steps of optimisers for a step of the search. On several
-    processes the strategy has to allow unused parameters (`ddp_find_unused_parameters_true`).
+    clipped, and only the weights' steps counted, as for `max_steps`. On several processes the
+    strategy has to allow unused parameters (`ddp_find_unused_parameters_true`).
 
     Args:
         task: what trains and measures the network, see `SupernetTask`.
@@ -347,10 +347,11 @@ class DifferentiableSearch(SupernetTask):
         self._baseline = 0.9 * before + 0.1 * value
         return loss - before
 
-    def _step_logits(self, optimizer: Any) -> None:
+    def _step_logits(self, optimizer: LightningOptimizer) -> None:
         vectors = self.logits.vectors
         before = {name: vector.detach().clone() for name, vector in vectors.items()}
-        optimizer.step()
+        # By the optimizer's own `step` Lightning would count, and end at half of the schedule.
+        self.trainer.strategy.optimizer_step(optimizer.optimizer, lambda: None)
         optimizer.zero_grad()
         with torch.no_grad():
             for name, paths in self._ran.items():
@@ -362,8 +363,11 @@ class DifferentiableSearch(SupernetTask):
 
     @property
     def _epochs(self) -> int | None:
-        epochs = self.trainer.max_epochs
-        return epochs if epochs and epochs > 0 else None
+        epochs, steps = self.trainer.max_epochs or -1, self.trainer.max_steps
+        ends = [epochs] if epochs > 0 else []
+        if steps > 0 and math.isfinite(self.trainer.num_training_batches):
+            ends.append(math.ceil(steps / self._steps_per_epoch()))
+        return min(ends, default=None)
 
     def _watch_skips(self) -> None:
         share = share_of_free(self.derived, self._free)

@@ -108,7 +108,7 @@ def build(
     """
     todo = plan(table.space, samples, held_out, seed)
     known = {sample.architecture for sample in table.samples}
-    table.planned = len(todo)
+    table.planned = len(known.union(architecture for architecture, _ in todo))
     left = {architecture for architecture, left_out in todo if left_out}
     # Another number of samples holds out others.
     table.samples = [replace(s, held_out=s.architecture in left) for s in table.samples]

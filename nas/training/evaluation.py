@@ -91,7 +91,7 @@ def open_subnet(space: SearchSpace, source: str) -> Architecture:
         FileNotFoundError: no such file.
         ValueError: no such word, or a file of something else.
     """
-    if not Path(source).suffix and not Path(source).exists():
+    if not Path(source).suffix and not Path(source).is_file():
         return named_subnet(space, source)
     content = read_json(source, "an architecture")
     if isinstance(content, dict) and isinstance(content.get("architecture"), dict):

@@ -145,7 +145,8 @@ def test_weights_keep_classes_and_backbone(tmp_path):
     assert loaded.backbone == "test_efficientnet" and loaded.classes == ("a", "b")
 
 
-def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
+@pytest.mark.parametrize("name", ["test_resnet", "levit_128s"])  # of one last layer, of two
+def test_pretrained_weights_are_timms_but_for_the_head(name, monkeypatch):
     """What would be fetched is made here."""
     made = timm.create_model
 
@@ -155,10 +156,10 @@ def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
 
     monkeypatch.setattr(timm, "create_model", fetched)
     monkeypatch.setattr("vizoo.classification.backbones.obtain", lambda source: source.path)
-    arguments = {"backbone": "test_resnet", "classes": 5}
+    arguments = {"backbone": name, "classes": 5}
     net = starting_network("image_classifier", arguments, "pretrained")
-    want = fetched("test_resnet", num_classes=5).state_dict()
-    assert all(torch.equal(value, want[name]) for name, value in net.body.state_dict().items())
+    want = fetched(name, num_classes=5).state_dict()
+    assert all(torch.equal(value, want[key]) for key, value in net.body.state_dict().items())
 
     def offline(name, pretrained=False, **given):
         if pretrained:
@@ -166,7 +167,7 @@ def test_pretrained_weights_are_timms_but_for_the_head(monkeypatch):
         return made(name, pretrained=False, **given)
 
     monkeypatch.setattr(timm, "create_model", offline)
-    with pytest.raises(OSError, match=r"weights of test_resnet \(.*: no network;.*: null\)"):
+    with pytest.raises(OSError, match=rf"weights of {name} \(.*: no network;.*: null\)"):
         starting_network("image_classifier", arguments, "pretrained")
     with pytest.raises(ValueError, match="covidnet3d_tiny brings no pretrained weights"):
         starting_network("covidnet3d_tiny", None, "pretrained")

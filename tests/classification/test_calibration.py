@@ -50,5 +50,5 @@ def test_calibration_error_by_hand():
 
 def test_diagram():
     probabilities = torch.randn(50, 3).softmax(1)
-    picture = reliability_picture(probabilities, torch.randint(3, (50,)), "some")
+    picture = reliability_picture(probabilities, torch.randint(3, (50,)), "some $^$")
     assert picture.dtype == np.uint8 and picture.ndim == 3 and picture.std() > 5

@@ -433,7 +433,12 @@ def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
     words = ["compare", "--config", name, "--out", str(out)]
     assert main([*words, "--json", "--threads", "1"]) == 1
     assert "broken, seed 0 failed, the others go on: no architecture has" in caplog.text
-    printed = json.loads(capsys.readouterr().out)
+    printed, told = capsys.readouterr()
+    assert told.splitlines() == [
+        f"vizoo: runs: {number} of 3, {name}, seed 0"
+        for number, name in enumerate(["broken", "plain one", "random"])
+    ]
+    printed = json.loads(printed)
     assert list(printed["failed"]) == ["broken, seed 0"]
     assert "number of parameters" in printed["failed"]["broken, seed 0"]
     assert {row["row"] for row in printed["rows"]} == {"plain one", "random"}

@@ -124,6 +124,10 @@ def test_report(members):
     assert report["members"][1]["answered"] == 0.75 and "answered" not in report["members"][0]
     for scores in (*report["members"], report["ensemble"]):
         assert {"accuracy", "loss", "ece"} <= set(scores) and scores["accuracy"] <= report["oracle"]
+    quiet[:, :100] = NAN
+    right = (Combination()(found[:, 100:]).argmax(1) == labels[100:]).sum() / 400
+    ensemble = report_on(quiet, labels, Combination())["ensemble"]
+    assert ensemble["accuracy"] == pytest.approx(float(right))  # none of those that none answers
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,18 @@ def test_the_file_keeps_everything(members, method, tmp_path):
         str(tmp_path / f"moved/nets/{name}.ckpt") for name in "abc"
     ]
     assert json.loads((tmp_path / "moved/ensemble.json").read_text())["members"][0]["sha256"]
+
+
+def test_a_file_in_a_folder_that_is_a_link(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far/away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("far/away")
+    (tmp_path / "a.ckpt").write_bytes(b"a")
+    (tmp_path / "b.ckpt").symlink_to("a.ckpt")
+    listed = tuple(map(ListedMember, ("a.ckpt", "link/../../b.ckpt")))
+    write_ensemble("link/e.json", EnsembleFile(("x", "y"), listed, Combination()))
+    sources = [member.source for member in read_ensemble("link/e.json").members]
+    assert [source.rpartition("/")[2] for source in sources] == ["a.ckpt", "b.ckpt"]
 
 
 def test_files_that_are_refused(tmp_path):

@@ -169,7 +169,7 @@ def test_table_of_predictions(tmp_path):
 
 @pytest.mark.parametrize("classes", [2, 30])
 def test_picture(classes):
-    names = [f"class {number}" for number in range(classes)]
+    names = [f"class $_${number}" for number in range(classes)]
     picture = confusion_picture(torch.eye(classes, dtype=torch.long), names)
     assert picture.ndim == 3 and picture.shape[2] == 3 and picture.dtype == "uint8"
     assert len(np.unique(picture @ np.array([1 << 16, 1 << 8, 1]))) > 10  # colours

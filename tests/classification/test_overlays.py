@@ -54,7 +54,9 @@ def test_words_make_room():
     titled = overlay_picture(blank, blank, side=128, title="t", note="n")
     assert titled.shape[0] > plain.shape[0] and titled.shape[1] == plain.shape[1]
     assert overlay_picture(blank, blank, side=128, title="t " * 90).shape[0] > titled.shape[0]
-    written = overlay_picture(blank, blank, side=128, captions=["slice 1"] * 3, marks="RLAP")
+    plainly = overlay_picture(blank, blank, side=128, title="t", note="n", label="$_$")
+    assert plainly.shape == titled.shape  # names of files and classes are no formulas
+    written = overlay_picture(blank, blank, side=128, captions=["slice $^$ 1"] * 3, marks="RLAP")
     assert written.shape == plain.shape
     left, right, upper, lower = (
         inside(written, 128)[rows, columns].max()

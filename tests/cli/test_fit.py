@@ -46,6 +46,23 @@ def test_fit_then_the_same_again_then_test(toy, capsys):
         assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "link.yaml"])
+def test_the_config_that_was_named_stays(toy, name):
+    """Without a logger a run's own lies in the current folder."""
+    text = "# mine\n" + (toy / "toy.yaml").read_text()
+    (toy / "config.yaml").write_text(text)
+    (toy / "link.yaml").symlink_to("config.yaml")
+    for verb in ("fit", "validate", "fit"):
+        assert main([verb, "-c", name, "--trainer.logger=false", "--model.lr=0.3"]) == 0
+    assert (toy / "config.yaml").read_text() == text
+    assert yaml.safe_load(open("run_config.yaml"))["model"]["init_args"]["lr"] == 0.3
+
+
+def test_a_config_that_cannot_be_written_is_said(toy, capsys):
+    (toy / "config.yaml").mkdir()
+    assert "the run's config cannot be written: " in error(capsys, *FIT, "--trainer.logger=false")
+
+
 def test_the_parser_of_one_command_is_made(toy, monkeypatch):
     """Each takes a tenth of a second."""
     made = []
@@ -186,12 +203,15 @@ def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
         (["-c", "broken.yaml"], "broken.yaml, line 2: not YAML"),
+        (["-c", "-"], "error: -: a config is read more than once, so it cannot come from standard"),
+        (["-c", "pipe"], "error: pipe: a config is read more than once"),
     ],
 )
 def test_errors_are_one_line(toy, capsys, words, says):
     import re
 
     (toy / "broken.yaml").write_text("model: [1\n")
+    os.mkfifo(toy / "pipe")
     line = error(capsys, *FIT, *words)
     assert re.search(says, line), line
     assert not (toy / "checkpoints").exists()

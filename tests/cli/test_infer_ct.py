@@ -281,6 +281,15 @@ def test_the_files_of_a_series_are_one_scan(weights, tmp_path, capsys):
         assert report["scan"] == "series"
 
 
+def test_links_lead_to_no_scan_twice(weights, tmp_path, capsys):
+    (tmp_path / "batch").mkdir()
+    (tmp_path / "series").rename(tmp_path / "batch/series")
+    for name, to in (("me", "."), ("up", ".."), ("latest", "series")):
+        (tmp_path / "batch" / name).symlink_to(to)
+    assert call("batch", "--model", weights, "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["scans"]) == 1
+
+
 def test_endings_in_capitals(weights, tmp_path, capsys, scan):
     write_nifti(tmp_path / "batch/A.NII.GZ", scan[0], scan[2])
     assert call("batch", "--model", weights, "--out", "out", "--no-overlays") == 0

@@ -146,10 +146,13 @@ def test_a_folder_for_each_class(photos, tmp_path, capsys):
         file.rename(folder / file.name)
     (photos / "ring").rename(tmp_path / "elsewhere")
     (photos / "ring").symlink_to(tmp_path / "elsewhere")
+    for name in ("mole/5.gif", "mole/6.HEIC", "ring/7.gif"):
+        (photos / name).touch()
     assert call("infer", "image", "photos", "--model", "a.safetensors", "--out", "out") == 0
     told = capsys.readouterr()
     assert told.err.splitlines() == [
-        "vizoo: warning: 1 image does not count in the accuracy: unsorted is no class"
+        "vizoo: warning: 3 files of folders passed over, no images by their suffixes: .gif .heic",
+        "vizoo: warning: 1 image does not count in the accuracy: unsorted is no class",
     ]
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     items = summary["images"]
@@ -187,6 +190,16 @@ def test_folders_of_classes_that_are_named(photos, tmp_path, capsys, words, labe
     assert json.loads(told.out).get("labelled") == labelled
     left = "2 images do not count in the accuracy: moles, wart are no classes"
     assert (left in told.err) == ("photos/*" in words)
+
+
+def test_names_that_are_no_formula_and_in_no_font(photos, tmp_path, capsys):
+    (photos / "mole0.png").rename(photos / "a$_$\u80ba.png")
+    words = ("--model", "a.safetensors", "--out", "out", "--json")
+    assert call("infer", "image", "photos/a*.png", *words) == 0
+    told = capsys.readouterr()
+    (item,) = json.loads(told.out)["images"]
+    assert len(item["files"]) == 2 and "missing from font" in item["warnings"][0]
+    assert told.err.startswith("vizoo: warning: photos/a$_$") and told.err.count("\n") == 1
 
 
 def test_json_and_what_is_left_out(photos, tmp_path, capsys):
@@ -385,6 +398,14 @@ def test_a_detector_that_finds_nothing_says_so(silent, tmp_path, capsys):
     for option in (("--layer", "zz"), ("--method", "grad-cam")):
         assert call(*words, *option) == 2
         assert "the map of a detector is its boxes" in capsys.readouterr().err
+
+
+def test_an_image_without_a_box_is_not_right(silent, tmp_path, capsys):
+    """As `vizoo test` counts it, though the first class is its own."""
+    (tmp_path / "sorted/mole").mkdir(parents=True)
+    shutil.copy(silent / "mole0.png", tmp_path / "sorted/mole")
+    assert call("infer", "image", "sorted", "--model", "detector.ckpt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 0
 
 
 def test_a_detector_falls_back_on_a_classifier(silent, tmp_path, capsys):

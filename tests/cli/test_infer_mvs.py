@@ -104,6 +104,37 @@ def test_a_scene_on_disk(scene, tmp_path, capsys, layout):
     assert len(assumed) == (layout == "colmap")
 
 
+@pytest.mark.parametrize("layout", ["dtu", "folder"])
+@pytest.mark.parametrize("left", [0, 64])
+def test_a_damaged_photograph_is_passed_over(scene, tmp_path, capsys, layout, left):
+    """It says so in a line, and the others are reconstructed without it."""
+    path = write_scene(scene, tmp_path / "disk", layout, lossless=True)
+    if layout == "folder":  # where pairs are scored by what the photographs are of
+        cameras = json.loads((path / "cameras.json").read_text())
+        for view in cameras["views"]:
+            del view["sources"]
+        (path / "cameras.json").write_text(json.dumps(cameras))
+    photographs = sorted((path / "images").iterdir())
+    photographs[1].write_bytes(photographs[1].read_bytes()[:left])
+    words = ("infer", "mvs", str(path), "--model", "stand-in", "--out", "out", "--device", "cpu")
+    assert call(*words, "--classical") == 1
+    said = capsys.readouterr()
+    first, last = said.err.splitlines()
+    assert first.startswith(f"vizoo: warning: {photographs[1]}: ") and "left out" in first
+    assert last == "vizoo: error: 1 of 4 views failed" and ": 3 views of 64x48" in said.out
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    *views, failed = summary["views"]
+    assert failed.keys() == {"name", "error"} and failed["name"] == "00000001"
+    assert [view["name"] for view in views] == ["00000000", "00000002", "00000003"]
+    assert not any("00000001" in view["sources"] for view in views)
+    assert summary["classical"]["agreed"].keys() == {view["name"] for view in views}
+    assert summary["points"] > 1000
+    for file in photographs[2:]:
+        file.write_bytes(b"")
+    said = refused(capsys, *words)
+    assert f"{photographs[1]}: " in said and "(3 of 4 photographs cannot be read)" in said
+
+
 def test_json_and_settings(capsys):
     good("--json", "--views", "3", "--size", "24x32", "--range", "1", "6", "--agree", "1")
     summary = json.loads(capsys.readouterr().out)

@@ -387,7 +387,12 @@ def test_bad_requests(scene, capsys):
     assert "where l.png lies" in refused(capsys, "l.png", "r.png", "--out", ".")
     assert "is a file" in refused(capsys, "l.png", "r.png", "--out", "calib.txt")
     (scene / "empty").mkdir()
+    (scene / "empty/.hidden.gif").touch()
     assert "no image in this folder" in refused(capsys, "a", "empty", "--out", "out")
+    for name in ("a.gif", "b.HEIC"):
+        (scene / "empty" / name).touch()
+    told = refused(capsys, "a", "empty", "--out", "out")
+    assert "empty: no image in this folder (" in told and told.endswith("files are .gif .heic")
 
 
 def test_warnings(scene, capsys):
@@ -414,9 +419,11 @@ def test_warnings(scene, capsys):
         ("", "--out is empty"),
         ("l.png", "is a file; name a folder"),
         ("l.png/sub/out", "l.png is a file; name a folder"),
+        ("gone/out", "gone is a link to what is not there; name a folder"),
     ],
 )
 def test_no_place_for_results(scene, capsys, out, says):
+    (scene / "gone").symlink_to(scene / "nowhere")
     assert says in refused(capsys, "l.png", "r.png", "--model", "stand-in", "--out", out)
 
 

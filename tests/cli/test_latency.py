@@ -261,3 +261,5 @@ def test_quantities_are_shown():
     assert show_quantity("macs", 37.36e9) == "37.4 G"
     assert show_quantity("memory", 512e6) == "512 MB"
     assert show_quantity("memory", 12) == "12 B"
+    assert show_quantity("parameters", 999_600) == "1 M"
+    assert show_quantity("memory", 999_400) == "999 kB"

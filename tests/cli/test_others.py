@@ -77,6 +77,7 @@ def test_bench_tells_energy(capsys, energy_counter):
         (["missing.ckpt"], "missing.ckpt: no such weight file"),
         (["fadnet_plus_micro", "--batch", "0"], "--batch 0: must be at least 1"),
         (["fadnet_plus_micro", "--device", "gpux"], "device 'gpux' cannot be used here"),
+        (["fadnet_plus_micro", "--device", "meta"], "device 'meta' cannot be used here"),
         (["fadnet_plus_micro", "--dtype", "int8"], "invalid choice: 'int8'"),
         (["fadnet_plus_micro", "--size", "big"], "--size big: give"),
         (["."], ".: is a folder"),

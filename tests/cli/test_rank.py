@@ -16,6 +16,7 @@ from vizoo.nas.lid import Split, SplitTree, compare
 from vizoo.nas.supernet import active, extract
 from vizoo.vision.configs.task import FitConfig
 from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.subnets.evaluations import Evaluations
 
 GENERATED = "search/nas_lid_nasbench201_generated.yaml"
 COLUMNS = ("cifar10_test", "cifar100_test", "imagenet16_120_test")
@@ -90,6 +91,28 @@ def test_another_column_and_lines(capsys, cells):
     assert said.count("supernet     kendall 1.000, spearman 1.000") == 2
     assert rank("--column", "cifar") == 2
     assert "--column cifar: truth.npz has cifar10_test, cifar100_test, " in capsys.readouterr().err
+
+
+def test_what_is_evaluated_is_kept_and_not_written_after_each(capsys, cells, monkeypatch):
+    """Of thousands each writing takes longer than an evaluation."""
+    table, tree, net = cells
+    evaluate, saves, save = FitConfig.evaluate, [], Evaluations.save
+    monkeypatch.setattr(Evaluations, "save", lambda self, p: saves.append(0) or save(self, p))
+
+    def failing(self, net, *rest):
+        if len(evaluated) == 20:
+            raise KeyboardInterrupt
+        evaluated.append(0)
+        return evaluate(self, net, *rest)
+
+    evaluated = []
+    monkeypatch.setattr(FitConfig, "evaluate", failing)
+    assert rank("--samples", "0") == 130
+    assert len(Evaluations.load("ranking/evaluations.json", tree.space).errors) == 20
+    assert len(saves) == 2
+    monkeypatch.setattr(FitConfig, "evaluate", evaluate)
+    assert rank("--samples", "0") == 0
+    assert len(Evaluations.load("ranking/evaluations.json", tree.space).errors) == 25
 
 
 def test_a_benchmark_of_another_space_is_refused(capsys, cells):

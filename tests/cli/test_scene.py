@@ -49,6 +49,8 @@ def test_scans_of_dtu_are_counted_by_the_seed(tmp_path):
         (["--views", "1"], "views 1 (want 2 or more)"),
         (["--size", "24"], "--size 24: give height and width"),
         (["--layout", "dtu_training", "--size", "24x32"], "holds 512x640 alone"),
+        (["--truth", "truth.txt"], "--truth truth.txt: true points are written as .ply"),
+        (["--truth", ""], "--truth .: true points are written as .ply"),
     ],
 )
 def test_one_line_errors(tmp_path, capsys, words, said):
@@ -56,3 +58,11 @@ def test_one_line_errors(tmp_path, capsys, words, said):
     error = capsys.readouterr().err
     assert error.startswith("vizoo: error: ") and said in error and error.count("\n") == 1
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("command", ["scene", "rooms"])
+def test_a_folder_without_a_name_is_refused(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    assert main([command, ""]) == 2
+    assert capsys.readouterr().err.startswith("vizoo: error: OUT is empty; name a folder")
+    assert not list(tmp_path.iterdir())

@@ -420,6 +420,7 @@ def test_an_architecture_of_ones_own(supernet, capsys, tmp_path, form):
         },
     }[form]
     (tmp_path / "mine.json").write_text(json.dumps(content))
+    (tmp_path / "smallest").mkdir()  # where earlier results lie, say
     which = "smallest" if form == "word" else "mine.json"
     words = ["subnet", "--supernet", "supernet.safetensors", "--architecture", which, *HERE]
     assert main([*words, "--max-params", "1", "--out", "small.safetensors", "--json"]) == 1

@@ -165,6 +165,7 @@ def test_skipped_pairs_are_said(pairs, tuned, capsys):
         (["--out", "left/0.png/m.safetensors"], "left/0.png is a file"),
         (["--out", "left", "--report", "r.json"], "ends in .safetensors"),
         (["--report", "left/0.png"], "--report left/0.png: choose a name that ends in .json"),
+        (["--report", "left/0.png/r.json"], "--report left/0.png: "),
         (["--from", "easnet_smal"], "easnet_small"),
         (["--from", "none.safetensors"], "none.safetensors: no such weight file"),
         (["--from", "out/mine.safetensors"], "would overwrite the weights to tune"),

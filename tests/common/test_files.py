@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from vizoo.common.files import atomic_write
+from vizoo.common.files import atomic_write, write_csv
 
 
 def test_writes_and_leaves_nothing_else(tmp_path):
@@ -42,8 +42,11 @@ def test_folder_in_the_way(tmp_path):
     with pytest.raises(IsADirectoryError, match="is a folder"), atomic_write(tmp_path):
         pass
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="cannot make"), atomic_write(tmp_path / "file" / "a.txt"):
-        pass
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name, reason in (("file", "a file"), ("link", "a link to what is not there")):
+        said = f"cannot make the folder .*{reason}.* is in the way"
+        with pytest.raises(OSError, match=said), atomic_write(tmp_path / name / "a.txt"):
+            pass
 
 
 def test_a_full_disk_is_said_with_the_name(tmp_path):
@@ -63,3 +66,11 @@ def test_a_full_disk_is_said_with_the_name(tmp_path):
             raise OSError("Traceback ...") from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert target.read_text() == "earlier"
     assert [file.name for file in tmp_path.iterdir()] == ["a.npy"]
+
+
+def test_names_of_files_that_are_no_text_are_escaped(tmp_path):
+    """As of an old archive: the table that a long run ends with is not lost."""
+    name = os.fsdecode(b"caf\xe9.png")
+    write_csv(tmp_path / "all.csv", ["image", "note"], [[name, None], ["ä", "two\nlines"]])
+    written = (tmp_path / "all.csv").read_bytes()
+    assert written == 'image,note\r\ncaf\\udce9.png,\r\nä,"two\nlines"\r\n'.encode()

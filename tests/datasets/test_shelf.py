@@ -393,7 +393,7 @@ def views(root):
     [
         (panoramas, "panorama.base._read_colours"),
         (scans, "ct.dataset.read_slices"),
-        (views, "mvs.scene.read_image"),
+        (views, "mvs.scene.read_pixels"),
     ],
 )
 def test_every_kind_of_set(tmp_path, monkeypatch, write, reader):

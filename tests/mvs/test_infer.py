@@ -5,6 +5,7 @@ import warnings
 import zlib
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_a_whole_scene(scene, oracle, tmp_path):
     torch.testing.assert_close(depth, truth, rtol=1e-2, atol=0)
 
 
-def test_one_view(scene, oracle):
+def test_one_view(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     images = [view.image for view in scene.views]
     intrinsics = torch.stack([view.intrinsics for view in scene.views])
@@ -72,6 +73,7 @@ def test_one_view(scene, oracle):
     np.testing.assert_array_equal(result.depth, scene.views[0].truth()[0][0])
     points, colours = result.points()
     assert points.shape == colours.shape == (48 * 64, 3)
+    assert result.save(tmp_path, "cam0/a")[0] == tmp_path / "depth/cam0/a.pfm"  # as COLMAP's names
     arrays = [image.mul(255).round().byte().permute(1, 2, 0).numpy() for image in images]
     again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
@@ -85,8 +87,13 @@ def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
         Image.fromarray(to_bytes(view.image)).save(file, exif=exif)
     intrinsics = torch.stack([view.intrinsics for view in scene.views])
     extrinsics = torch.stack([view.extrinsics for view in scene.views])
-    result = vizoo.MVSPredictor(oracle, "cpu")(files, intrinsics, extrinsics, (1.0, 6.0))
+    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    result = predictor(files, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(result.image, to_bytes(scene.views[0].image))
+    for file, view in zip(files, scene.views, strict=True):  # of a camera of 12 bits
+        cv2.imwrite(str(file), np.uint16(to_bytes(view.image)[:, :, ::-1]) << 4)
+    again = predictor(files, intrinsics, extrinsics, (1.0, 6.0)).image
+    assert np.abs(again.astype(int) - result.image).max() <= 1
 
 
 @pytest.mark.gpu
@@ -284,6 +291,7 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
         ({}, {"views": 3}, "other sources"),
         ({}, {"seed": 1}, r"other seed \(0, now 1\)"),
         ({"depth_range": (1.0, 2000.0)}, {}, r"other depth range \(.*, now 1 2000\)"),
+        ({"depth_range": (1.0, 2000.0001)}, {}, r"other depth range \(.*, now 1 2000.0001\)"),
         ({"intrinsics": torch.tensor([[70.0, 0, 31], [0, 70, 24], [0, 0, 1]])}, {},
          "other images or cameras"),
         ({"image": torch.zeros(3, 48, 64)}, {}, "other images or cameras"),
@@ -374,12 +382,16 @@ class NotFinite(nn.Module):
         return torch.full_like(images[:, 0, :1], torch.nan)
 
 
-def test_one_view_with_sources_is_written_and_not_fused(scene, oracle, tmp_path):
-    alone = Scene("s", scene.views, [scene.pairs[0], [], [], []], "generated")
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_no_view_confirms_is_written_and_not_fused(scene, oracle, tmp_path, count):
+    """One view alone has sources, or two have others than each other."""
+    third = [(3, 1.0)]
+    pairs = [scene.pairs[0] if count == 1 else third, third if count == 2 else [], [], []]
+    alone = Scene("s", scene.views, pairs, "generated")
     reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
-    with pytest.warns(UserWarning, match="one view has sources: its depth is there, and nothing"):
-        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path)
-    assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == 1
+    with pytest.warns(UserWarning, match="there is depth, and nothing to fuse it with"):
+        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path, restart=True)
+    assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == count
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert (tmp_path / "depth/00000000.pfm").is_file() and not list(tmp_path.glob("*.ply"))
 

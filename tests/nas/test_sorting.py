@@ -69,6 +69,27 @@ def test_bottleneck_is_sorted_and_computes_the_same():
     assert all(torch.equal(state[key], value) for key, value in net.state_dict().items())
 
 
+class Twins(nn.Module):
+    """Two layers that share their weight read the same channels."""
+
+    def __init__(self):
+        super().__init__()
+        width = Choice("w", (2, 8))
+        self.write, self.one, self.two = Linear(3, width), Linear(width, 2), Linear(width, 2)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        y = self.write(x)
+        return self.one(y) + self.two(y.square())
+
+
+def test_a_weight_of_two_layers_is_sorted_once():
+    net, x = randomize(Twins()), torch.randn(4, 3)
+    before = output(net, x)
+    assert sort_channels(net) == ["write"]
+    torch.testing.assert_close(output(net, x), before)
+
+
 def test_gate_does_not_count_as_a_reader():
     net = randomize(Bottleneck())
     with torch.no_grad():

@@ -131,8 +131,24 @@ def test_files_that_are_no_tables(tmp_path, cells):
     np.savez(tmp_path / "float.npz", arch=codes.astype(float), **table)
     assert len(mbnet(tmp_path / "float.npz").rows) == 6561
     np.savez(tmp_path / "short.npz", arch=codes, **{**table, "macs": np.float64(3)})
-    with pytest.raises(ValueError, match=r"short.npz: macs has the shape \(\), arch \(6561, 8\)"):
+    with pytest.raises(
+        ValueError, match=r"short.npz: macs has the shape \(\) and .* \(6561,\) finite"
+    ):
         mbnet(tmp_path / "short.npz")
+    for bad in (np.zeros((15625, 3)), np.full(15625, np.nan), np.full(15625, "1.0")):
+        columns = {**cells.columns, "cifar10_test": bad}
+        codes = np.array(list(product(range(5), repeat=6)))
+        np.savez(tmp_path / "bad.npz", arch=codes, **columns)
+        with pytest.raises(ValueError, match=r"bad.npz: cifar10_test has .* \(15625,\) finite"):
+            nasbench201(tmp_path / "bad.npz")
+    (tmp_path / "empty.npz").touch()
+    np.savez_compressed(tmp_path / "rotten.npz", arch=np.arange(9999))
+    with open(tmp_path / "rotten.npz", "r+b") as file:
+        file.seek(60)
+        file.write(b"\xff" * 60)
+    for name in ("empty.npz", "rotten.npz"):
+        with pytest.raises(ValueError, match=f"{name}: not a table of accuracies"):
+            mbnet(tmp_path / name)
     with pytest.raises(ValueError, match="no column 'cifar'"):
         cells.look_up(cells.space.smallest(), "cifar")
     with pytest.raises(ValueError):

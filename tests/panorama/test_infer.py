@@ -136,14 +136,19 @@ def test_a_network(head):
 
 
 def test_shapes_of_images(tmp_path):
-    """Grey, with alpha, 16 bits; another ratio is said."""
+    """Grey, with alpha, 10 of 16 bits; another ratio is said."""
     predictor = PanoramaPredictor(Box(), "cpu")
-    for mode, pixels in (("L", (8, 16)), ("RGBA", (8, 16, 4)), ("I;16", (8, 16))):
+    for mode, pixels, shown in (
+        ("L", (8, 16), 200),
+        ("RGBA", (8, 16, 4), 200),
+        ("I;16", (8, 16), 50),
+    ):
         from PIL import Image
 
         kind = np.uint16 if mode == "I;16" else np.uint8
         Image.fromarray(np.full(pixels, 200, kind)).save(tmp_path / "image.png")
-        assert predictor(tmp_path / "image.png").image.shape == (8, 16, 3)
+        image = predictor(tmp_path / "image.png").image
+        assert image.shape == (8, 16, 3) and (image == shown).all()
     write_image(tmp_path / "odd.png", torch.rand(3, 9, 16))
     with pytest.warns(UserWarning, match="16x9 pixels are not 2:1"):
         assert predictor(tmp_path / "odd.png").depth.shape == (9, 16)
@@ -178,5 +183,6 @@ def test_cuts_where_depth_jumps(result):
     far = surface.vertices.norm(dim=1)[surface.triangles]
     assert (far.amax(1) <= 1.5 * far.amin(1) + 1e-6).all()
     assert surface.triangles.unique().numel() == len(surface.vertices)
-    with pytest.raises(ValueError, match="max_ratio 0.5"):
-        result.surface(0.5)
+    for wrong in (0.5, float("nan")):
+        with pytest.raises(ValueError, match=f"max_ratio {wrong}"):
+            result.surface(wrong)

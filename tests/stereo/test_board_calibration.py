@@ -116,6 +116,23 @@ def test_a_board_turned_by_half_is_the_same_board(tmp_path, pictures, found):
     assert calibrate_rig(pairs, CHESS).error == pytest.approx(found.error, abs=0.05)
 
 
+def test_a_square_board_on_its_corner(tmp_path):
+    """Which of its corners comes first there, may differ from one picture to the other."""
+    rig, texture, pairs = make_rig("plain"), chessboard(7, 7, SQUARE), []
+    for number, roll in enumerate((38, 40, 42, 44, 46, 48)):
+        tilt = np.array([0.3 * (-1) ** number, 0.15 * number - 0.4, 0])
+        turned = cv2.Rodrigues(tilt)[0] @ cv2.Rodrigues(np.radians([0.0, 0, roll]))[0]
+        middle = np.array([0.02 * number, 0.03 - 0.01 * number, 0.55])
+        origin = middle - turned[:, :2] @ [3.5 * SQUARE, 3.5 * SQUARE]
+        plane = Plane(origin, cv2.Rodrigues(turned)[0].ravel())
+        files = [tmp_path / side / f"{number}.png" for side in ("left", "right")]
+        for file, picture in zip(files, plane.pair(rig, texture), strict=True):
+            write_image(file, picture)
+        pairs.append(tuple(files))
+    found = calibrate_rig(pairs, Board("chessboard", 7, 7, SQUARE))
+    assert len(found.views) > 3 and max(max(view.errors) for view in found.views) < 0.5
+
+
 def test_a_view_that_fits_worse_is_named(tmp_path, pictures):
     (left, right), *rest = pictures
     shifted = tmp_path / "moved.png"

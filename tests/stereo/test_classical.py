@@ -34,6 +34,9 @@ def test_low_pictures_are_matched(rows):
     assert found.shape == (rows, 192) and (found >= 0).all()
     if rows > 4:
         assert abs(found[found > 0] - 8).max() < 1 and (found > 0).mean() > 0.5
+    for narrow in (1, 2, 3):
+        few = texture[..., :narrow]
+        assert semi_global_matching(few, few, disparities=32).shape == (rows, narrow)
 
 
 def test_what_is_not_sure_is_left_out():

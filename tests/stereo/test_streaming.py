@@ -3,6 +3,8 @@
 import sys
 import threading
 import time
+import tracemalloc
+from contextlib import nullcontext
 from itertools import count, cycle, islice
 
 import numpy as np
@@ -486,6 +488,30 @@ def test_raw_frames(tmp_path):
         wanted = np.where(wanted <= 65.535, wanted, 0)
         np.testing.assert_allclose(found, 1000 * wanted, atol=0.51)
     np.testing.assert_array_equal(read_pixels(tmp_path / "mine_left/1.png"), left)
+
+
+def test_what_is_kept_of_a_frame_is_a_few_numbers(predictor, tmp_path, monkeypatch):
+    """A camera may run for days."""
+    monkeypatch.setattr(
+        streaming, "open_sinks", lambda *_: {tmp_path: nullcontext(lambda *_: None)}
+    )
+    held, own = [], [tracemalloc.Filter(True, streaming.__file__)]
+    frame = next(frames(1))
+
+    def many():
+        for index in range(300):
+            if index in (100, 299):
+                statistics = tracemalloc.take_snapshot().filter_traces(own).statistics("filename")
+                held.append(statistics[0].size)
+            yield frame._replace(name=f"{index:06d}")
+
+    first = settle(predictor, StereoSequence("mine", iter([frame])), check=False)
+    tracemalloc.start()
+    try:
+        stream(predictor, StereoSequence("mine", many()), tmp_path, settled=first)
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 40 * 200  # bytes
 
 
 def test_asked_to_stop(predictor, tmp_path):

@@ -9,6 +9,7 @@ from toy_mixture import Filtered, Fit
 from vizoo.classification.task import ClassificationTask
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Uniform
+from vizoo.nas.distributed import HookDDPStrategy, TopK
 
 
 def score(rank, folder, processes):
@@ -33,9 +34,22 @@ def search_of_noise(rank, folder):
     return _searched(DifferentiableSearch(Fit("two"), Uniform()), folder, 4)
 
 
-def _searched(search, folder, epochs):
+class Noted(TopK):
+    def average(self, items):
+        self.passes = [*getattr(self, "passes", []), sorted({name[:4] for name, _ in items})]
+        super().average(items)
+
+
+def search_by_hook(rank, folder):
+    """Search with a hook; of whom gradients travelled in each pass."""
+    hook = Noted(0.5)
+    _searched(DifferentiableSearch(Fit()), folder, 1, HookDDPStrategy(hook))
+    return hook.passes
+
+
+def _searched(search, folder, epochs, strategy="ddp_find_unused_parameters_true"):
     settings = {"max_epochs": epochs, "accumulate_grad_batches": 2}
-    trainer = _trainer(folder, 2, "ddp_find_unused_parameters_true", **settings)
+    trainer = _trainer(folder, 2, strategy, **settings)
     trainer.fit(search, HalvedData(Filtered(64, batch_size=4)))
     return {name: value.tolist() for name, value in search.state_dict().items()}
 

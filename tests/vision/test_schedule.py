@@ -88,6 +88,12 @@ def test_a_share_is_of_the_run_however_it_ends(tmp_path, run, steps):
     assert warm_steps(task) == steps // 4 * repeated
 
 
+def test_data_without_an_end_are_one_epoch(tmp_path):
+    task = Task(lr_schedule="milestones", lr_milestones=[1], rounds=(1, 1), warmup_steps=2)
+    fit(tmp_path, task, DataLoader(Endless()), max_steps=6)
+    assert task.rates == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1])
+
+
 def test_a_share_is_of_each_round(tmp_path):
     task = Task(rounds=(1, 3), warmup_steps=0.2)
     fit(tmp_path, task, max_epochs=4)
@@ -261,12 +267,23 @@ def test_configs_for_data_of_ones_own_have_lengths_in_shares(name):
     assert callbacks in ([], ["vizoo.vision.callbacks.AveragedWeights"])
 
 
-def test_weights_that_are_no_numbers_are_not_kept(tmp_path):
-    """The file of the epoch before stays, and the fit ends."""
+@pytest.mark.parametrize("name", ["net.weight", "norm.running_var"])
+def test_weights_that_are_no_numbers_are_not_kept(tmp_path, name):
+    """The file of the epoch before stays, and the fit ends.
+
+    Where 16 bits overflow a step is left out, but the batch norms have seen it.
+    """
 
     class Diverging(Task):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(1)
+
         def training_step(self, batch, index):
-            return super().training_step(batch, index) * (math.nan if self.current_epoch else 1)
+            wrong = self.current_epoch > 0
+            self.norm(torch.tensor([[0.0], [math.inf if wrong and "norm" in name else 1.0]]))
+            factor = math.nan if wrong and "weight" in name else 1
+            return super().training_step(batch, index) * factor
 
     trainer = Trainer(
         default_root_dir=tmp_path,
@@ -277,9 +294,9 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path):
         enable_progress_bar=False,
     )
     data = DataLoader(TensorDataset(torch.zeros(4, 1)))
-    said = r"not finite after epoch 1 \(net.weight\): .*last.ckpt is of before"
+    said = rf"not finite after epoch 1 \({name.split('.')[0]}\..*\): .*last.ckpt is of before"
     with pytest.raises(ValueError, match=said):
         trainer.fit(Diverging(), data)
     (path,) = tmp_path.rglob("last.ckpt")
     kept = torch.load(path, weights_only=True)
-    assert kept["epoch"] == 0 and kept["state_dict"]["net.weight"].isfinite().all()
+    assert kept["epoch"] == 0 and kept["state_dict"][name].isfinite().all()

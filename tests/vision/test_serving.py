@@ -104,6 +104,19 @@ def test_only_the_pages_own_files_are_given_out_or_taken(gate, name):
         assert ask(gate, "/gradio_api/queue/join", body)[0] == 403
 
 
+def test_a_browser_that_goes_is_no_error(gate):
+    """Of any other error the server behind tells itself."""
+    for name in ("ClientDisconnect", "OtherError"):
+        error = type(name, (Exception,), {})
+
+        async def fails(*_, error=error):
+            raise error
+
+        gate.app = fails
+        with pytest.raises(error if name == "OtherError" else IndexError):  # nothing was said
+            ask(gate, "/")
+
+
 def test_its_own_files_pass(gate):
     name = f"{gate.store.folder}/picture.png"
     assert ask(gate, f"/gradio_api/file={name}")[0] == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,11 @@ def resolve_config(name: str) -> str:
     if Path(name).is_file():
         _read(name)
         return name
+    if name == "-" or os.path.exists(name) and not os.path.isdir(name):
+        raise ValueError(
+            f"{name}: a config is read more than once, so it cannot come from standard input or a "
+            "pipe: write it to a file and name that"
+        )
     names = list_configs()
     for candidate in (name, f"{name}.yaml"):
         if candidate in names:

@@ -277,6 +277,8 @@ def _decode(data: bytes, upright: bool) -> np.ndarray:
         pixels = _decode_deep(data)
     elif image.mode.startswith("I;16"):
         pixels = np.asarray(image).astype(np.uint16)
+        if isinstance(image, TiffImageFile) and image.tag_v2.get(262) == 0:  # 0 is white
+            pixels = ~pixels  # as Pillow does, of 8 bits
     elif image.mode in ("I", "F"):
         raise ValueError("32-bit values; an image has 8 or 16 bits a channel")
     else:

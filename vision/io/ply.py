@@ -172,6 +172,8 @@ def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
                 rows = np.loadtxt(file, kind, max_rows=count, ndmin=1, comments=None)[:count]
             except ValueError as error:
                 raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
+            if len(rows) < count:
+                raise ValueError(f"{path}: cut short: {len(rows)} of {count} points are there")
         else:
             left = os.fstat(file.fileno()).st_size - start
             if left < count * kind.itemsize:

@@ -181,12 +181,6 @@ class PowerSGD(CommHook):
         super().setup(model, device)
         self.state = power.PowerSGDState(process_group=None, **self.arguments)
 
-    def train_subnets(self, net: nn.Module, architectures: Any) -> None:
-        """Refuse supernets: what is kept by bucket cannot follow them."""
-        raise ValueError(
-            "powersgd keeps its state by bucket and cannot train subnets that change: take acpsgd"
-        )
-
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Average a bucket by PyTorch's hook; on a CPU there has to be one bucket."""
         if self.device.type == "cpu" and not (bucket.index() == 0 and bucket.is_last()):

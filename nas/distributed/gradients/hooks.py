@@ -82,10 +82,11 @@ class CommHook:
         """The parameters of a bucket that this step uses, with their gradients in the buffer.
 
         The others of a supernet have no gradient, on any process, and their part of the buffer
-        is zero.
+        is zero; or one that waits for its own optimiser's pass, and learn nothing in this one.
         """
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-        return [(p, _laid_out(gradient, p)) for p, gradient in pairs if p.grad is not None]
+        used = ((p, g) for p, g in pairs if p.requires_grad and p.grad is not None)
+        return [(p, _laid_out(gradient, p)) for p, gradient in used]
 
 
 class AllReduce(CommHook):

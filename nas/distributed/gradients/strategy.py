@@ -108,6 +108,11 @@ class HookDDPStrategy(DDPStrategy):
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
             if self._plans_by("caps"):
                 raise ValueError(_CAPS)
+            if self.hook.single_bucket:
+                raise ValueError(
+                    "powersgd keeps its state by bucket and cannot train subnets that change: take "
+                    "acpsgd"
+                )
             # A config states every default of these, so that they cannot be told from wishes.
             # Statistics of batch normalisation need not be one process's: they are measured anew.
             self._ddp_kwargs.pop("broadcast_buffers", None)

@@ -62,7 +62,7 @@ class Evaluator:
 
     def _read(self, journal: Path, origin: str) -> None:
         head = {"journal": "vizoo evaluations", "origin": origin}
-        text = journal.read_text(encoding="utf-8") if journal.exists() else ""
+        text = journal.read_text("utf-8", errors="replace") if journal.exists() else ""
         if json.dumps(head).startswith(text):  # none, or killed before its first line was whole
             if text:
                 os.truncate(journal, 0)

@@ -58,27 +58,30 @@ class RayExecutor(Executor):
         ray = self._ray
         scores: dict[int, float] = {}
         waiting, running = list(range(len(architectures)))[::-1], {}
-        while len(scores) < len(architectures):
-            while waiting and self._idle:
-                index, worker = waiting.pop(), self._idle.pop()
-                running[worker.evaluate.remote(dict(architectures[index]))] = index, worker
-            for answer in ray.wait(list(running))[0]:
-                index, worker = running.pop(answer)
-                try:
-                    scores[index] = ray.get(answer)
-                except ray.exceptions.RayActorError as error:
-                    if not self._restarts:
-                        reason = " ".join(str(error).split())
-                        raise RuntimeError(f"too many workers were lost: {reason}") from error
-                    self._restarts -= 1
-                    self._idle.append(self._new())
-                    waiting.append(index)
-                    continue
-                except ray.exceptions.RayTaskError as error:
-                    raise ValueError(f"an evaluation failed: {error.cause!r}") from error
-                self._idle.append(worker)
-                if done is not None:
-                    done(index, scores[index])
+        try:
+            while len(scores) < len(architectures):
+                while waiting and self._idle:
+                    index, worker = waiting.pop(), self._idle.pop()
+                    running[worker.evaluate.remote(dict(architectures[index]))] = index, worker
+                for answer in ray.wait(list(running))[0]:
+                    index, worker = running[answer]
+                    try:
+                        scores[index] = ray.get(answer)
+                    except ray.exceptions.RayActorError as error:
+                        if not self._restarts:
+                            del running[answer]
+                            reason = " ".join(str(error).split())
+                            raise RuntimeError(f"too many workers were lost: {reason}") from error
+                        self._restarts -= 1
+                        running[answer] = index, self._new()
+                        waiting.append(index)
+                    except ray.exceptions.RayTaskError as error:
+                        raise ValueError(f"an evaluation failed: {error.cause!r}") from error
+                    self._idle.append(running.pop(answer)[1])
+                    if done is not None and index in scores:
+                        done(index, scores[index])
+        finally:  # what is evaluated after a failure ends before a worker begins with the next
+            self._idle += [worker for _, worker in running.values()]
         return [scores[index] for index in range(len(architectures))]
 
     def close(self) -> None:

@@ -89,7 +89,9 @@ class TestGenerated:
         assert same[~lesions].all() and not same[ill["lesion"]].all()
         assert not torch.equal(well["volume"], scans[5]["volume"])
 
-    def test_draws_follow_the_generator(self):
+    def test_draws_follow_the_generator(self, monkeypatch):
+        listed = property(lambda _: pytest.fail("one scan lists the labels of all"))
+        monkeypatch.setattr(GeneratedCT, "labels", listed)
         scans = GeneratedCT(2, preset=PRESET)
         seeds = [torch.Generator().manual_seed(seed) for seed in (1, 1, 2)]
         one, same, other = (scans.draw(1, seed)["slices"] for seed in seeds)
@@ -184,6 +186,14 @@ def test_a_listed_scan_without_hounsfield_units_is_refused(tmp_path, line):
         image.RescaleIntercept = "1000"
         image.save_as(file)
     assert "are no Hounsfield units" in line(lambda: listed(tmp_path, "train.json", PRESET))
+
+
+@pytest.mark.parametrize("layout", ["cc-ccii", "covid-ctset"])
+def test_pictures_of_a_longer_run_are_gone(tmp_path, layout):
+    for depth in (12, 8):
+        write_scans(tmp_path, layout, (1, 1, 1), (depth, 16, 20))
+    (record,) = READERS[layout](tmp_path, "train.json", PRESET).records
+    assert len(record.files) == 8 and sorted(os.listdir(record.path)) == list(record.files)
 
 
 def test_slices_of_a_longer_run_are_gone(tmp_path):

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pydicom
 import pytest
+from pydicom import filereader
 from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.uid import (
@@ -228,6 +229,15 @@ def test_enhanced_ct(series, tmp_path, scan, order, line):
     del image.PerFrameFunctionalGroupsSequence[4]
     image.save_as(folder / "enhanced.dcm")
     assert "12 images, and the places of 11" in line(lambda: read_scan(folder))
+
+
+def test_frames_do_not_cost_the_header_each(series, tmp_path, scan, monkeypatch):
+    folder, read, parsed = enhance(series, tmp_path / "enhanced"), filereader.read_partial, []
+    monkeypatch.setattr(
+        filereader, "read_partial", lambda *a, **k: parsed.append(0) or read(*a, **k)
+    )
+    assert np.array_equal(read_scan(folder).values, scan[0])
+    assert 0 < len(parsed) < 4
 
 
 def test_an_enhanced_series_that_is_deflated(series, tmp_path, scan):

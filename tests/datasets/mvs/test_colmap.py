@@ -58,6 +58,7 @@ def test_text_of_a_large_reconstruction(tmp_path):
         ),
         ({"images": "# nothing\n"}, "images.txt: the model has no image"),
         ({"images": "1 nan 0 0 0 0 0 0 1 a.png\n\n"}, "line 1: a number is not finite"),
+        ({"images": f"1 1 0 0 0 0 0 0 1 a.png\n1 2 {10**400}\n"}, "line 2: .* or too large"),
         ({"cameras": " \n"}, "cameras.txt: the COLMAP file is empty"),
         ({"points3D": "7 1 2\n"}, "points3D.txt, line 1: 3 words, want 4"),
     ],

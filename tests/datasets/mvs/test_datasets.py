@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -26,6 +27,7 @@ from vizoo.datasets.mvs.camera_files import write_pair_file
 from vizoo.datasets.mvs.cameras import check_camera, lift
 from vizoo.datasets.mvs.dtu import SPLITS
 from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop
+from vizoo.datasets.shelf import Shelf
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.vision.io.pfm import write_pfm
 
@@ -102,6 +104,28 @@ class TestScene:
         rays = [torch.linalg.inv(sample["intrinsics"][0]) for sample in (half, whole)]
         middle = rays[1] @ torch.tensor([20.5, 10.5, 1.0])  # of columns 20, 21 and rows 10, 11
         torch.testing.assert_close(rays[0] @ torch.tensor([10.0, 5.0, 1.0]), middle)
+
+    def test_photographs_are_as_bright_as_the_bits_of_their_camera(self, scene, tmp_path):
+        """All alike: the darker view does not go by its own largest value."""
+        path = write_scene(scene, tmp_path / "s", "folder", lossless=True)
+        photographs = sorted((path / "images").iterdir())
+        bright = np.random.default_rng(0).integers(0, 1 << 12, (48, 64, 3)).astype(np.uint16)
+        stored = [bright, bright // 8, bright, np.uint8(bright >> 4)]
+        stored[0][0, 0] = (1 << 12) - 1
+        for file, view in zip(photographs, stored, strict=True):
+            cv2.imwrite(str(file), view[:, :, ::-1])
+        opened = open_scene(path)
+        narrow = opened.with_range(1, 9)
+        opened.keep_on(Shelf(tmp_path / "kept", 10**8))
+        for _ in range(2):
+            for index, view in enumerate(stored):
+                most = 255 if view.dtype == np.uint8 else (1 << 12) - 1
+                wanted = torch.from_numpy(view / most).permute(2, 0, 1).float()
+                for made in (opened, narrow):
+                    found = made.image(index)
+                    torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+        photographs[2].write_bytes(b"")
+        torch.testing.assert_close(open_scene(path).image(0), opened.image(0))
 
 
 class TestDTU:

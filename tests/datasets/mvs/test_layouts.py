@@ -151,6 +151,14 @@ def test_a_layout_that_cannot_hold_the_scene(scene, tmp_path):
     assert again.sources(0) and "guessed" in again.depth_range(0)[1]
 
 
+def test_a_layout_that_would_not_be_read_is_refused(scene, tmp_path):
+    """Beside another one that readers take first."""
+    for layout in ("dtu", "folder", "folder", "blendedmvs"):
+        assert open_scene(written(scene, tmp_path, layout)).layout == layout
+    with pytest.raises(ValueError, match="scan1: holds a scene of the layout blendedmvs, which"):
+        written(scene, tmp_path, "tanks")
+
+
 def test_unknown_and_stated_layouts(scene, tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere: no such scene"):
         open_scene(tmp_path / "nowhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -50,6 +51,14 @@ def test_round_trip(tmp_path, layout):
         assert found["depth"].dtype == torch.float32 and found["name"]
         off = (found["image"] - image).abs()
         assert off.mean() < 0.05 if layout == "matterport3d" else off.max() < 1e-6  # JPEG
+
+
+def test_colours_are_as_bright_as_the_bits_of_their_camera(tmp_path):
+    root = write_panoramas({"train": [random_sample()]}, tmp_path, "stanford2d3d")
+    stored = np.random.default_rng(0).integers(0, 1 << 12, (16, 32, 3)).astype(np.uint16)
+    cv2.imwrite(str(next(root.rglob("*_rgb.png"))), stored[:, :, ::-1])
+    wanted = torch.from_numpy(stored / 4095).permute(2, 0, 1).float()
+    torch.testing.assert_close(Stanford2D3D(root, size=None)[0]["image"], wanted, atol=1e-3, rtol=0)
 
 
 def test_what_shows_one_place_is_kept_together(tmp_path):

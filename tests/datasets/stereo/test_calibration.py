@@ -1,5 +1,8 @@
 """Calibration files: Middlebury, ETH3D, KITTI, and impossible cameras."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,8 +61,11 @@ def test_kitti(tmp_path):
 
 def test_written_and_read_again(tmp_path):
     found = read(tmp_path, MIDDLEBURY)
-    write_calibration(tmp_path / "b.txt", found)
-    assert read_calibration(tmp_path / "b.txt") == found
+    own = {name: value and np.float64(value) for name, value in vars(found).items()}
+    sizes = {name: np.int64(own[name]) for name in ("width", "height", "ndisp")}
+    for same in (found, replace(found, **(own | sizes))):
+        write_calibration(tmp_path / "b.txt", same)
+        assert read_calibration(tmp_path / "b.txt") == found
     with pytest.raises(ValueError, match="needs cx, cy"):
         write_calibration(tmp_path / "c.txt", StereoCalibration(500, 0.1))
 

@@ -17,6 +17,7 @@ from vizoo.datasets.stereo import (
     KITTI2015,
     Middlebury2014,
     MiddleburyV3,
+    PairFolders,
     PairList,
     SceneFlow,
     Sintel,
@@ -289,6 +290,31 @@ def test_list_files(tmp_path, trees):
         PairList(other, root=root)
     with pytest.raises(FileNotFoundError, match="no such list file"):
         PairList(root / "none.list")
+
+
+def test_a_list_in_a_folder_that_a_link_leads_to(tmp_path, trees):
+    """A path that goes up from there goes up from the folder, not from the link."""
+    root = own_pairs(tmp_path / "data", trees, 1)
+    listing = root / "lists/mine.list"
+    listing.parent.mkdir()
+    listing.write_text("../L/scene0/a.png ../R/scene0/a.png ../D/scene0/a.pfm\n")
+    link = tmp_path / "short"
+    link.symlink_to(listing.parent)
+    pairs = PairList(link / listing.name)
+    assert [record.name for record in pairs.records] == ["a"]
+    check(pairs[0], 1)
+
+
+def test_folders_of_pairs_are_called_as_the_links_to_them(tmp_path, trees, monkeypatch):
+    """Where links lead, folders may share a name, and predictions of one name one file."""
+    (tmp_path / "all").mkdir()
+    for name in ("a", "b"):
+        views = [tmp_path / name / f"scene/{side}.png" for side in ("left", "right")]
+        trees.write_pair(*views, views[0].with_name("truth.pfm"), 0, 1)
+        (tmp_path / "all" / name).symlink_to(views[0].parent)
+    assert [record.name for record in PairFolders(tmp_path / "all").records] == ["a", "b"]
+    monkeypatch.chdir(tmp_path / "a/scene")
+    assert [record.name for record in PairFolders(".").records] == ["scene"]
 
 
 def test_maps_of_a_published_list_stored_bottom_up(tmp_path, trees):

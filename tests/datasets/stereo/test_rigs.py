@@ -427,6 +427,11 @@ def test_impossible_rigs(rotation, translation, message):
         StereoRig(lens(), lens(), np.array(rotation), np.array(translation))
 
 
+def test_a_translation_as_opencv_gives_it():
+    rig = StereoRig(lens(), lens(), ROTATION, TRANSLATION[:, None])
+    assert rig.translation.tolist() == TRANSLATION.tolist() and rig.position.shape == (3,)
+
+
 def test_one_camera_above_the_other_is_a_rig():
     assert StereoRig(lens(), lens(), np.eye(3), np.array([0, -0.11, 0])).baseline == 0.11
 

@@ -336,6 +336,30 @@ def test_what_stays_is_told(kind, name, why):
     assert len(small.get_submodule(name).weight) == len(net.get_submodule(name).weight)
 
 
+class Eights(Small):
+    """Channels in eights: half as many run, three quarters do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.ModuleList(layer(16, 16) for _ in range(12))
+        self.back = nn.ModuleList(nn.Conv2d(16, 16, 1) for _ in range(12))
+
+    def between(self, x):
+        for wide, back in zip(self.wide, self.back, strict=True):
+            y = wide(x)
+            x = x + back(y.view(len(y), y.shape[1] // 8, 8, *y.shape[2:]).flatten(1, 2))
+        return x
+
+
+def test_every_value_of_a_choice_is_tried():
+    made = converted(Eights())
+    for choice in made.space:
+        for value in choice.values:
+            nas.activate(made.net, {**made.space.largest(), choice.name: value})
+            run(made.net, torch.rand(IMAGE))
+    assert "it does not run smaller: shape" in made.fixed["wide.0.0"]
+
+
 class Dynamic(Small):
     def between(self, x):
         return x * 2 if x.mean() > 0 else x

@@ -181,7 +181,7 @@ def test_temperatures():
     linear = Linear(10, 0.1)
     assert [linear.at(epoch, 100) for epoch in (0, 99, 200)] == pytest.approx([10, 0.1, 0.1])
     assert Exponential(5, 0.956).at(10, None) == pytest.approx(5 * 0.956**10)
-    with pytest.raises(ValueError, match="needs max_epochs"):
+    with pytest.raises(ValueError, match="needs an end: set trainer.max_epochs"):
         linear.at(0, None)
     with pytest.raises(ValueError, match="end has to be positive, not 0"):
         Linear(1, 0)

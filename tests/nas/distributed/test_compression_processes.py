@@ -15,7 +15,9 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.strategies import Strategy
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
+from toy_mixture import Fit
 
+from vizoo.nas.differentiable import DifferentiableSearch
 from vizoo.nas.distributed import HookDDPStrategy
 from vizoo.nas.distributed.compression.lowrank import ACPSGD, PowerSGD
 from vizoo.nas.distributed.compression.signs import _pack_signs, _unpack_signs
@@ -285,8 +287,10 @@ def test_registered_hooks_are_made():
     assert set(HOOKS) >= {"dense", "fp16", "bf16", "subnet", "topk", "gaussiank", "lags", "gtopk"}
     assert set(HOOKS) >= {"acpsgd", "powersgd", "efsign"}
     assert all(make().bytes_sent == 0 for make in HOOKS.values())
+    strategy = HookDDPStrategy("powersgd")
+    strategy.connect(DifferentiableSearch(Fit()))
     with pytest.raises(ValueError, match="powersgd keeps its state by bucket"):
-        PowerSGD().train_subnets(None, [])
+        strategy.configure_ddp()
 
 
 @pytest.mark.parametrize(

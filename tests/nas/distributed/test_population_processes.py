@@ -5,16 +5,26 @@ from __future__ import annotations
 import functools
 import json
 import random
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import distributed_search as remote
 import pytest
 import torch.distributed as dist
 from ranks import context
 
-from vizoo.nas.distributed import Evaluator, QueueExecutor, SavedSearch, SerialExecutor, serve
+from vizoo.nas.distributed import (
+    Evaluator,
+    QueueExecutor,
+    RayExecutor,
+    SavedSearch,
+    SerialExecutor,
+    serve,
+)
+from vizoo.nas.distributed.search import ray as ray_executor
 from vizoo.nas.search import evolve
 from vizoo.nas.space import Architecture
 
@@ -129,11 +139,11 @@ def test_a_torn_line_of_the_journal_is_dropped(tmp_path):
         assert path.read_text() == whole
     with pytest.raises(ValueError, match="journal.jsonl: evaluations of 'weights 1', and these"):
         Evaluator(executor, path, "weights 2")
-    for text in ("{}\n", "{}", "someone's notes"):
-        path.write_text(text)
+    for text in (b"{}\n", b"{}", b"someone's notes", b"\x89PNG\xff\n"):
+        path.write_bytes(text)
         with pytest.raises(ValueError, match="journal.jsonl: no journal of evaluations"):
             Evaluator(executor, path)
-        assert path.read_text() == text
+        assert path.read_bytes() == text
 
 
 def test_the_state_of_another_search_is_refused(tmp_path):
@@ -143,12 +153,46 @@ def test_the_state_of_another_search_is_refused(tmp_path):
         evolve(remote.space(), len, seed=4, population=8, resume=saved.state)
 
 
+class TaskError(Exception):
+    def __init__(self, cause):
+        self.cause = cause
+
+
+class Actor:
+    """One of Ray's, which evaluates where its answer is asked for."""
+
+    def __init__(self, worker):
+        self.evaluate = SimpleNamespace(remote=lambda values: lambda: worker.evaluate(values))
+
+
+def _get(answer):
+    try:
+        return answer()
+    except KeyError as error:
+        raise TaskError(error) from error
+
+
+def test_workers_of_a_failed_evaluation_are_taken_again(monkeypatch):
+    """Also those that were evaluating something else then."""
+    make = SimpleNamespace(remote=lambda make: Actor(ray_executor._Worker(make)))
+    errors = SimpleNamespace(RayActorError=ConnectionError, RayTaskError=TaskError)
+    ray = SimpleNamespace(is_initialized=lambda: True, exceptions=errors, get=_get)
+    ray.remote = lambda **_: lambda _: make
+    ray.wait = lambda answers: (answers[:1], answers[1:])
+    ray.kill = lambda _: None
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with RayExecutor(lambda: lambda architecture: architecture["depth"], workers=3) as executor:
+        for _ in range(4):
+            with pytest.raises(ValueError, match="an evaluation failed: KeyError"):
+                executor.run([Architecture({"other": n}) for n in range(3)])
+        depths = [Architecture({"depth": n}) for n in range(5)]
+        assert executor.run(depths) == [0, 1, 2, 3, 4] and len(executor._idle) == 3
+
+
 @pytest.mark.slow
 def test_a_ray_cluster_finds_the_same(tmp_path, alone, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", str(Path(remote.__file__).parent))
-    from vizoo.nas.distributed import RayExecutor
-
     make = functools.partial(remote.losing_once, tmp_path)
     with RayExecutor(make, workers=2, cpus=0.5) as executor:
         assert remote.search(executor) == alone[0]

@@ -152,6 +152,13 @@ def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
     more = build(whole, network, made_up_time, images, torch.float32, **{**settings, "samples": 20})
     assert len(more.seen) == 20 and len(more.held_out) == 4
     assert more.errors() == LatencyTable.load(path).errors()  # of predictors that know them all
+    measured.clear()
+    with pytest.raises(KeyboardInterrupt):
+        other = {**settings, "seed": 1}
+        build(more, lambda a: network(a, 8), made_up_time, images, torch.float32, **other)
+    assert 18 < more.planned and not LatencyTable.load(path).complete
+    assert build(more, network, made_up_time, images, torch.float32, **other).complete
+    assert len(more.samples) == more.planned
 
 
 def test_an_operator_whose_measurement_is_interrupted_is_measured_again(net, images, monkeypatch):

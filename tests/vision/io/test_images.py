@@ -108,6 +108,13 @@ def test_a_tiff_that_pillow_does_not_know_lies_as_it_is_stored(tmp_path, orienta
     assert read_pixels(path).shape == ((12, 17) if orientation < 5 else (17, 12))
 
 
+def test_a_tiff_whose_zero_is_white_is_no_negative(tmp_path):
+    for grey in (RGB[:, :, 0], DEEP[:, :, 0]):
+        stored = ~grey if grey.dtype == np.uint16 else grey  # Pillow turns 8 bits itself
+        Image.fromarray(stored).save(tmp_path / "a.tiff", tiffinfo={262: 0})
+        np.testing.assert_array_equal(read_pixels(tmp_path / "a.tiff"), grey)
+
+
 @pytest.mark.parametrize("most", [100, 255, 256, 4095, 65535])
 @pytest.mark.parametrize("magic", ["P2", "P3", "P5", "P6"])
 def test_white_of_netpbm_is_what_its_header_says(tmp_path, magic, most):

@@ -68,6 +68,10 @@ def test_other_forms(tmp_path, form):
     points, colours = read_ply(tmp_path / "mesh.ply")
     assert colours is None and points.dtype == np.float64
     np.testing.assert_array_equal(points, [[1, 2, 3], [4, 5, 6.5]])
+    if form == "ascii":  # one row that is left would else be all points
+        (tmp_path / "mesh.ply").write_bytes(head.encode() + b"1 2 3 0\n")
+        with pytest.raises(ValueError, match="mesh.ply: cut short: 1 of 2 points are there"):
+            read_ply(tmp_path / "mesh.ply")
 
 
 @pytest.mark.parametrize(
