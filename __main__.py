@@ -419,7 +419,7 @@ def _dispatch(words: list[str]) -> int:
     module = entry.load()
     if entry.raw:
         return module.run([name, *rest])
-    parsed = _parser(name, entry, module).parse_intermixed_args(rest)
+    parsed = _parser(name, entry, module).parse_args(rest)
     return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
 
 
@@ -434,14 +434,19 @@ def _look_up(name: str, table: dict, prefix: str) -> Any:
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line and name the nearest option."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Look for unknown options first: where a required one is mistyped, it seems to miss."""
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Look for unknown options first: where a required one is mistyped, it seems to miss.
+
+        Options may stand between arguments; behind a ``--`` there are none.
+        """
         for word in itertools.takewhile("--".__ne__, args):
             if re.match("--[a-z]", word) and (
                 word.partition("=")[0] not in self._option_string_actions
             ):
                 self.error(f"unrecognized arguments: {word}")
-        return super().parse_known_args(args, namespace)
+        if "--" in args:  # what is behind it would be taken for options, until Python 3.12.8
+            return super().parse_args(args, namespace)
+        return super().parse_intermixed_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         hint = ""

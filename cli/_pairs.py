@@ -9,6 +9,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from mimetypes import guess_type
 from pathlib import Path
 
 from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, side_folders, sides_in
@@ -78,7 +79,7 @@ def expand(word: str) -> list[Path]:
     if path.is_dir():
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
         if others := _others(path):
-            nothing += f", whose files are {' '.join(sorted(others))}"
+            nothing += f", but {' '.join(sorted(others))}"
     elif path.is_file() or not glob.has_magic(word):
         files, nothing = [path] if path.is_file() else [], "no such file"
     else:
@@ -90,22 +91,23 @@ def expand(word: str) -> list[Path]:
 
 
 def _others(folder: Path) -> Counter[str]:
-    """How many files of each suffix in a folder are no images by it; hidden ones are none."""
+    """How many images of each kind that is not read are in a folder; hidden files are none."""
     from ..vision.io.images import SUFFIXES
 
     with os.scandir(folder) as entries:
         names = [e.name for e in entries if not e.name.startswith(".") and e.is_file()]
-    suffixes = (os.path.splitext(name)[1].lower() for name in names)
-    return Counter(suffix for suffix in suffixes if suffix and suffix not in SUFFIXES)
+    pictures = (n for n in names if (guess_type(n, strict=False)[0] or "").startswith("image/"))
+    suffixes = (os.path.splitext(name)[1].lower() for name in pictures)
+    return Counter(suffix for suffix in suffixes if suffix not in SUFFIXES)
 
 
 def _say_passed_over(words: Iterable[str]) -> None:
-    """Say how many files of the folders among words are no images by their suffixes."""
+    """Say how many images of the folders among words are of kinds that are not read."""
     folders = {Path(word).resolve() for word in words if Path(word).is_dir()}
     others = sum(map(_others, folders), Counter())
     if others:
-        files = f"{others.total()} file{'s' * (others.total() > 1)} of folders"
-        warn(f"{files} passed over, no images by their suffixes: {' '.join(sorted(others))}")
+        files = f"{others.total()} image{'s' * (others.total() > 1)} in folders"
+        warn(f"{files} passed over, of kinds that are not read: {' '.join(sorted(others))}")
 
 
 _TRUTH = (".pfm", ".npy", ".png", ".exr")  # a third column that is no calibration

@@ -36,10 +36,11 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
             raise FileNotFoundError(f"{word}: {what}")
         paths = [path for path in paths if not _is_made(path)]
         foreign: list[Path] = []
+        seen = set() if skip is None else {skip.resolve()}
         scans = [
             scan
             for path in paths
-            for scan in ([path] if path.is_file() else _within(path, skip, foreign))
+            for scan in ([path] if path.is_file() else _within(path, foreign, seen))
         ]
         if scans and foreign:
             warn(
@@ -68,11 +69,14 @@ def of_pictures(scan: Path) -> bool:
         return False
 
 
-def _within(folder: Path, skip: Path | None, foreign: list[Path]) -> list[Path]:
+def _within(folder: Path, foreign: list[Path], seen: set[Path]) -> list[Path]:
     """The scans in a folder; a folder of slices is one scan, whatever else lies in it.
 
-    Folders of DICOM files without such are added to `foreign`.
+    Folders of DICOM files without such are added to `foreign`, all folders to `seen`. Links that
+    lead to one of these again, or up, are not followed.
     """
+    here = folder.resolve()
+    seen.add(here)
     entries = sorted(
         entry for entry in folder.iterdir() if entry.name[0] != "." and not _is_made(entry)
     )
@@ -83,11 +87,11 @@ def _within(folder: Path, skip: Path | None, foreign: list[Path]) -> list[Path]:
     elif series or any(file.suffix.lower() in SUFFIXES for file in files):
         return [folder]
     scans = [file for file in files if nifti.is_nifti(file)]
-    here = folder.resolve()  # which a link within may lead to again
-    inner = [e for e in entries if e.is_dir() and not here.is_relative_to(e.resolve())]
-    if skip is not None:
-        inner = [entry for entry in inner if entry.resolve() != skip.resolve()]
-    return scans + [scan for entry in inner for scan in _within(entry, skip, foreign)]
+    for inner in sorted((e for e in entries if e.is_dir()), key=Path.is_symlink):
+        place = inner.resolve()
+        if place not in seen and not here.is_relative_to(place):
+            scans += _within(inner, foreign, seen)
+    return scans
 
 
 def _is_made(path: Path) -> bool:

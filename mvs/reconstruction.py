@@ -101,8 +101,8 @@ def reconstruct(
 
     Returns:
         The summary, as written to ``summary.json``; its cloud is None where no view that has
-        sources is one of another. With `classical` it has ``classical``: that one's summary, and by
-        view the share of pixels whose depth is within 5 % of the sweep's.
+        sources is a source of another. With `classical` it has ``classical``: that one's summary,
+        and by view the share of pixels whose depth is within 5 % of the sweep's.
 
     Raises:
         ValueError: the views in the folder were computed from other settings (the first that
@@ -176,8 +176,8 @@ def reconstruct(
 def _say_unfused(scene: Scene, made: dict[str, Any]) -> None:
     left = ", ".join(name for name, value in made.items() if value not in (None, False))
     warnings.warn(
-        f"{scene.name}: no view that has sources is one of another: there is depth, and nothing to "
-        "fuse it with" + (f" (left out: {left})" if left else ""),
+        f"{scene.name}: no view that has sources is a source of another: there is depth, and "
+        "nothing to fuse it with" + (f" (left out: {left})" if left else ""),
         stacklevel=3,
     )
 
@@ -356,7 +356,7 @@ def _thresholds(
             f"{chosen.views} must agree with it",
             stacklevel=3,
         )
-        chosen = replace(chosen, views=max(most, 1))
+        chosen = replace(chosen, views=most)
     return chosen
 
 

@@ -9,6 +9,7 @@ it did.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,8 +69,9 @@ def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
     Layers that were given the same value as their number of channels share their channels. Sorted
     are widths with one producer, such as those inside a bottleneck; those that somebody else
     depends on stay: parts of a concatenation, channels of group normalisations or grouped
-    convolutions. In a converted network all widths are sorted: the important channels come to the
-    places that smaller subnets keep, so that the plan of its conversion holds on.
+    convolutions, or of a weight that layers of other channels share. In a converted network all
+    widths are sorted: the important channels come to the places that smaller subnets keep, so that
+    the plan of its conversion holds on.
 
     Without scores the gate of a squeeze-excite does not count as a reader of the channels that it
     scales; its own reduced channels are sorted too. An optimiser's moments are not permuted: make
@@ -119,6 +121,11 @@ def _groups(model: nn.Module) -> list[_Group]:
                 group.readers.append(place)
             if axis.role == "writes" and axis.tensor == "weight" and gates.get(module) != "writes":
                 group.producers.append(name)
+    owners = Counter(id(p) for module in model.modules() for p in module.parameters(False))
+    for group in groups.values():
+        found = [(id(getattr(module, axis.tensor)), axis.dim) for _, module, axis in group.axes]
+        # A weight that another layer has too, which reads or writes other channels.
+        group.fixed |= any(count < owners[key] for (key, _), count in Counter(found).items())
     return list(groups.values())
 
 

@@ -142,7 +142,16 @@ def _read(
     try:
         with np.load(path, allow_pickle=False) as file:
             arch, *values = (file[name] for name in ("arch", *names))
-    except (KeyError, TypeError, ValueError, OSError, EOFError, BadZipFile, ZlibError) as error:
+    except (
+        AttributeError,  # of a lone array, in Python 3.10
+        KeyError,
+        TypeError,
+        ValueError,
+        OSError,
+        EOFError,
+        BadZipFile,
+        ZlibError,
+    ) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a table of accuracies ({reason})") from error
     if (

@@ -401,8 +401,7 @@ def _picture(result: BoardCalibration) -> np.ndarray:
         limits = {"xlim": (0, lens.width), "ylim": (lens.height, 0)}
         axes.set(title=f"corners, {name}", aspect="equal", **limits)
     bars.set(ylabel="error [px]", title=f"{result.error:.3f} px over all")
-    bars.set_xticks(
-        places, [Path(view.name).stem for view in result.views], rotation=90, fontsize=7
-    )
+    names = [Path(view.name).stem for view in result.views]
+    bars.set_xticks(places, names, rotation=90, fontsize=7, parse_math=False)
     bars.legend()
     return draw_figure(figure)

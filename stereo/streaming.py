@@ -14,7 +14,7 @@ import threading
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, MutableSequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ class Settled:
     reach: float | None  #: the largest disparity that is seen so, pixels; None: any
 
 
-def _numbers() -> array[float]:
+def _numbers() -> MutableSequence[float]:
     """For one of each frame, of a camera that may run for days."""
     return array("d")
 
@@ -85,9 +85,11 @@ class StreamReport:
     largest: list[float] = field(default_factory=list)  #: disparity, of frames that were looked at
     lowest: float = np.inf  #: disparity, pixels
     highest: float = 0.0  #: likewise
-    medians: array[float] = field(default_factory=_numbers)  #: of frames in which some is known
-    confidences: array[float] = field(default_factory=_numbers)  #: means of each frame
-    left_out: array[float] = field(default_factory=_numbers)  #: shares of each frame's pixels
+    #: of each frame in which some is known
+    medians: MutableSequence[float] = field(default_factory=_numbers)
+    confidences: MutableSequence[float] = field(default_factory=_numbers)  #: means of each frame
+    #: shares of each frame's pixels
+    left_out: MutableSequence[float] = field(default_factory=_numbers)
 
     @property
     def rate(self) -> float:

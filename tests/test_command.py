@@ -120,7 +120,6 @@ def test_garbage_is_not_looked_for_while_a_command_is_imported(monkeypatch):
         (["convert", "a.pth", "--outt", "r"], "unrecognized arguments: --outt"),
         (["subnet", "--outt", "r"], "unrecognized arguments: --outt; did you mean --out?"),
         (["doctor", "--jsn"], "unrecognized arguments: --jsn; did you mean --json?"),
-        (["rectify", "rig.json", "--out", "r", "left.png", "right.png"], "left.png: no such file"),
         (["bench"], "the following arguments are required: model (see `vizoo bench --help`)"),
     ],
 )
@@ -128,6 +127,16 @@ def test_errors_are_one_line(capsys, words, says):
     assert command.main(words) == 2
     said = capsys.readouterr().err
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
+
+
+def test_options_stand_between_arguments_and_none_behind_two_dashes():
+    row = command.COMMANDS["rectify"]
+    parser = command._parser("rectify", row, row.load())
+    for words in ("rig.json --out r a.png b.png", "--out r rig.json a.png b.png"):
+        parsed = parser.parse_args(words.split())
+        assert (parsed.calibration, parsed.images) == ("rig.json", ["a.png", "b.png"])
+    parsed = parser.parse_args(["--out", "r", "--", "rig.json", "-a.png", "--out"])
+    assert (str(parsed.out), parsed.images) == ("r", ["-a.png", "--out"])
 
 
 def test_infer_alone_lists_what_there_is(capsys):

@@ -276,7 +276,7 @@ class KeepLast(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the file; Lightning calls checkpoint callbacks last, after the validation."""
         self._save(trainer)
-        if (name := _not_finite(pl_module)) is not None:
+        if (name := _not_finite(trainer)) is not None:
             kept = f"{self.path} is of before" if self.written else "nothing was written"
             raise ValueError(
                 f"the weights are not finite after epoch {trainer.current_epoch} ({name}): {kept}; "
@@ -308,7 +308,7 @@ class KeepLast(Checkpoint):
             or self.path is None
             or self._step_resumed is None
             or step in (self._step_saved, self._step_resumed)
-            or _not_finite(trainer.lightning_module) is not None
+            or _not_finite(trainer) is not None
         ):
             return
         if not self.written:
@@ -338,11 +338,18 @@ class KeepLast(Checkpoint):
         return path.stat().st_mtime_ns if path is not None and path.is_file() else None
 
 
-def _not_finite(module: nn.Module) -> str | None:
-    """The name of a parameter, or running statistics, that holds a number which is none."""
+def _not_finite(trainer: Trainer) -> str | None:
+    """The name of a parameter, or running statistics, that holds a number which is none.
+
+    All processes ask, and agree: each has statistics of its own.
+    """
+    module = trainer.lightning_module
     running = (pair for pair in module.named_buffers() if ".running_" in f".{pair[0]}")
     named = itertools.chain(module.named_parameters(), running)
-    return next((name for name, values in named if not bool(values.isfinite().all())), None)
+    name = next((name for name, values in named if not bool(values.isfinite().all())), None)
+    if trainer.strategy.reduce_boolean_decision(name is None):
+        return None
+    return name or "of another process"
 
 
 def _keep_gradients_right(net: nn.Module) -> list[RemovableHandle]:

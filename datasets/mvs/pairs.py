@@ -92,7 +92,7 @@ def _sizes(scene: Scene) -> list[tuple[int, int]]:
     for index, view in enumerate(scene.views):
         try:
             sizes[index] = view.size or scene.size(index)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             damage = error
     if not sizes:
         raise damage

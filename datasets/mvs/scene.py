@@ -376,6 +376,7 @@ def readable(scene: Scene, report: Callable[[int, int], None]) -> tuple[Scene, d
             place[index] = len(place)
         except (ValueError, OSError) as error:
             errors[view.name] = str(error)
+    report(len(scene), len(scene))
     told = list(errors.values())
     if len(place) < 2:
         raise ValueError(f"{told[0]} ({len(told)} of {len(scene)} photographs cannot be read)")

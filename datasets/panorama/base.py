@@ -200,7 +200,7 @@ class ListedPanoramas(PanoramaDataset):
 
     @classmethod
     def _record(cls, root: Path, words: list[str], where: str) -> PanoramaRecord:
-        image, *depth = (os.path.normpath(root / word) for word in words)
+        image, *depth = (str(root / word) for word in words)
         name = os.path.splitext(os.path.normpath(words[0]))[0]
         return PanoramaRecord(name, image, depth[0] if depth else None)
 

@@ -337,6 +337,7 @@ class DifferentiableSearch(SupernetTask):
         if not self.skip_dropout:
             return draw
         left = 1 - (self.current_epoch + 1) / self._epochs if self._epochs else 1.0
+        left = max(left, 0.0)  # resumed on fewer processes, max_steps may be fewer epochs
         return drop_free(draw, self._free, self.skip_dropout * left, generator)
 
     def _advantage(self, loss: Tensor) -> Tensor:

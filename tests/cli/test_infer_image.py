@@ -146,12 +146,12 @@ def test_a_folder_for_each_class(photos, tmp_path, capsys):
         file.rename(folder / file.name)
     (photos / "ring").rename(tmp_path / "elsewhere")
     (photos / "ring").symlink_to(tmp_path / "elsewhere")
-    for name in ("mole/5.gif", "mole/6.HEIC", "ring/7.gif"):
+    for name in ("mole/5.gif", "mole/6.HEIC", "ring/7.gif", "ring/notes.txt"):
         (photos / name).touch()
     assert call("infer", "image", "photos", "--model", "a.safetensors", "--out", "out") == 0
     told = capsys.readouterr()
     assert told.err.splitlines() == [
-        "vizoo: warning: 3 files of folders passed over, no images by their suffixes: .gif .heic",
+        "vizoo: warning: 3 images in folders passed over, of kinds that are not read: .gif .heic",
         "vizoo: warning: 1 image does not count in the accuracy: unsorted is no class",
     ]
     summary = json.loads((tmp_path / "out/summary.json").read_text())

@@ -392,7 +392,7 @@ def test_bad_requests(scene, capsys):
     for name in ("a.gif", "b.HEIC"):
         (scene / "empty" / name).touch()
     told = refused(capsys, "a", "empty", "--out", "out")
-    assert "empty: no image in this folder (" in told and told.endswith("files are .gif .heic")
+    assert "empty: no image in this folder (" in told and told.endswith("), but .gif .heic")
 
 
 def test_warnings(scene, capsys):

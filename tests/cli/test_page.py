@@ -174,11 +174,11 @@ def marks(svg, colour):
 
 def test_a_front_is_drawn():
     points = [(300.0, 1.2), (100.0, 2.0), (200.0, 1.5)]
-    svg = front_plot(Series("front", points), Series("m", points[:1], ["here"]), "ms", "px")
+    svg = front_plot(Series("front", points), Series("m", points[:1], ["here $_$"]), "ms", "px")
     front = marks(svg, "var(--first)")
     assert len(front) == 3 and marks(svg, "var(--second)") == front[2:]
     assert [y for _, y in front] == sorted(y for _, y in front)  # slower is better: further down
-    assert "here" in svg and "ms" in svg and "px" in svg
+    assert "here $_$" in svg and "ms" in svg and "px" in svg
     for bad in ([], [(1.0, float("nan"))]):
         with pytest.raises(ValueError, match="needs points"):
             front_plot(Series("front", bad), None, "x", "y")

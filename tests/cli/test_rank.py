@@ -98,6 +98,7 @@ def test_what_is_evaluated_is_kept_and_not_written_after_each(capsys, cells, mon
     table, tree, net = cells
     evaluate, saves, save = FitConfig.evaluate, [], Evaluations.save
     monkeypatch.setattr(Evaluations, "save", lambda self, p: saves.append(0) or save(self, p))
+    monkeypatch.setattr("vizoo.cli.rank._SAVE_EVERY", 3600)
 
     def failing(self, net, *rest):
         if len(evaluated) == 20:

@@ -90,6 +90,28 @@ def test_a_weight_of_two_layers_is_sorted_once():
     torch.testing.assert_close(output(net, x), before)
 
 
+class Strangers(nn.Module):
+    """Two layers that share their weight read different channels."""
+
+    def __init__(self, other):
+        super().__init__()
+        width = Choice("w", (2, 8))
+        self.write, self.beside = Linear(3, width), Linear(3, other)
+        self.one, self.two = Linear(width, 2), Linear(other, 2)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.one(self.write(x)) + self.two(self.beside(x))
+
+
+@pytest.mark.parametrize("other", [Choice("v", (2, 8)), 8])
+def test_a_weight_that_reads_different_channels_is_not_sorted(other):
+    net, x = randomize(Strangers(other)), torch.randn(4, 3)
+    before = output(net, x)
+    assert sort_channels(net) == []
+    assert torch.equal(output(net, x), before)
+
+
 def test_gate_does_not_count_as_a_reader():
     net = randomize(Bottleneck())
     with torch.no_grad():

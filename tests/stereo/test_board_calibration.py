@@ -1,6 +1,7 @@
 """Rigs are found again by pictures of boards, and what is wrong with pictures is said."""
 
 import json
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -93,7 +94,8 @@ def found(pictures):
 
 
 def test_files(tmp_path, found):
-    yml, report, picture = write_calibrated(found, tmp_path)
+    named = replace(found, views=(replace(found.views[0], name="a$^$.png"), *found.views[1:]))
+    yml, report, picture = write_calibrated(named, tmp_path)
     again = read_rig(yml)
     assert again.left == found.rig.left and again.right == found.rig.right
     assert again.translation == pytest.approx(found.rig.translation) and again.notes == ()

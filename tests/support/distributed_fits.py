@@ -5,11 +5,14 @@ from __future__ import annotations
 import torch
 from lightning.pytorch import Trainer
 from toy_mixture import Filtered, Fit
+from toy_regression import Data, Regression
+from trainers import quiet_trainer
 
 from vizoo.classification.task import ClassificationTask
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Uniform
 from vizoo.nas.distributed import HookDDPStrategy, TopK
+from vizoo.vision.callbacks import KeepLast
 
 
 def score(rank, folder, processes):
@@ -45,6 +48,23 @@ def search_by_hook(rank, folder):
     hook = Noted(0.5)
     _searched(DifferentiableSearch(Fit()), folder, 1, HookDDPStrategy(hook))
     return hook.passes
+
+
+class Overflowing(Regression):
+    """What is normalised in the second epoch's last batch of one process is too large."""
+
+    def on_train_epoch_end(self):
+        if self.current_epoch == self.global_rank == 1:
+            self.net.blocks[0].norm.running_var.fill_(torch.inf)
+
+
+def overflow(rank, folder):
+    """Fit until statistics are no numbers in one process; why it ended."""
+    how = {"devices": 2, "strategy": "ddp", "max_epochs": 4, "callbacks": [KeepLast()]}
+    try:
+        quiet_trainer(folder, **how).fit(Overflowing(), Data())
+    except ValueError as error:
+        return str(error)
 
 
 def _searched(search, folder, epochs, strategy="ddp_find_unused_parameters_true"):

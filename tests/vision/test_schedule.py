@@ -8,7 +8,9 @@ import warnings
 import pytest
 import torch
 import yaml
+from distributed_fits import overflow
 from lightning.pytorch import Callback, Trainer
+from ranks import run_ranks
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from vizoo.vision.callbacks import AveragedWeights, KeepLast
@@ -300,3 +302,11 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, name):
     (path,) = tmp_path.rglob("last.ckpt")
     kept = torch.load(path, weights_only=True)
     assert kept["epoch"] == 0 and kept["state_dict"][name].isfinite().all()
+
+
+def test_processes_agree_that_weights_are_not_kept(tmp_path):
+    """Statistics are each one's own: those that are well would wait for the other to save."""
+    for said in run_ranks(2, overflow, str(tmp_path)):
+        assert "not finite after epoch 1 (" in said and "last.ckpt is of before" in said
+    kept = torch.load(tmp_path / "checkpoints/last.ckpt", weights_only=True)
+    assert kept["epoch"] == 0

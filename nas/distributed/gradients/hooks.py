@@ -81,8 +81,9 @@ class CommHook:
     def active(self, bucket: dist.GradBucket) -> list[tuple[Tensor, Tensor]]:
         """The parameters of a bucket that this step uses, with their gradients in the buffer.
 
-        The others of a supernet have no gradient, on any process, and their part of the buffer
-        is zero; or one that waits for its own optimiser's pass, and learn nothing in this one.
+        Others of a supernet have no gradient, on any process, and their part of the buffer is
+        zero. Those of another optimiser require none in this one's pass: what they have gathered
+        so far lies in the buffer, and travels with a pass of their own.
         """
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
         used = ((p, g) for p, g in pairs if p.requires_grad and p.grad is not None)
