@@ -131,11 +131,14 @@ def unique_names(
 
 @contextmanager
 def say_warnings() -> Iterator[list[str]]:
-    """Collect the warnings of a block, and print each when it ends."""
-    with collect_warnings() as notes:
-        yield notes
-    for note in notes:
-        warn(note)
+    """Collect the warnings of a block, and print each when it ends, by an error too."""
+    notes: list[str] = []
+    try:
+        with collect_warnings() as notes:
+            yield notes
+    finally:
+        for note in notes:
+            warn(note)
 
 
 def warn(message: str) -> None:

@@ -36,5 +36,7 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
                 messages.append(str(message))
 
         warnings.showwarning = collect
-        yield notes
-    notes += dict.fromkeys(messages)
+        try:
+            yield notes
+        finally:
+            notes += dict.fromkeys(messages)

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from vizoo.cli._work import say_warnings
 from vizoo.common.warned import collect_warnings
 
 
@@ -16,6 +17,13 @@ def test_those_for_the_user_each_once():
             warnings.warn(text, stacklevel=1)
         warnings.warn("of a library", DeprecationWarning, stacklevel=1)
     assert notes == ["one", "two"]
+
+
+def test_what_was_said_before_an_error_is_said(capsys):
+    with pytest.raises(ValueError, match="after it"), say_warnings():
+        warnings.warn("before it", stacklevel=1)
+        raise ValueError("after it")
+    assert capsys.readouterr().err == "vizoo: warning: before it\n"
 
 
 @pytest.mark.parametrize("own", [True, False])
