@@ -59,8 +59,8 @@ def front_plot(front: Series, marked: Series | None, x_label: str, y_label: str)
             xs, ys = zip(*series.points, strict=True)
             axes.plot(xs, ys, "o", color=_SECOND, markersize=9, label=series.name)
             for label, x, y in zip(series.labels, xs, ys, strict=False):
-                how = {"textcoords": "offset points", "color": _INK, "parse_math": False}
-                axes.annotate(label, (x, y), (6, 6), **how)
+                note = axes.annotate(label, (x, y), (6, 6), textcoords="offset points")
+                note.set(color=_INK, parse_math=False)
         axes.margins(x=0.12)
 
     return _svg(draw, x_label, y_label, f"{front.name}: {y_label} against {x_label}")
