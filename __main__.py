@@ -444,9 +444,12 @@ class _Parser(argparse.ArgumentParser):
                 word.partition("=")[0] not in self._option_string_actions
             ):
                 self.error(f"unrecognized arguments: {word}")
-        if "--" in args:  # what is behind it would be taken for options, until Python 3.12.8
-            return super().parse_args(args, namespace)
-        return super().parse_intermixed_args(args, namespace)
+        parsed, left = self.parse_known_args(args, namespace)
+        if not left:
+            return parsed
+        # What is behind a -- would be taken for options there, until Python 3.12.8.
+        again = super().parse_args if "--" in args else super().parse_intermixed_args
+        return again(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         hint = ""
