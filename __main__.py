@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from .common.memory import ran_out_of_memory
+from .common.memory import keep_freed_memory, ran_out_of_memory
 
 __all__ = ["lightning", "main"]
 
@@ -417,6 +417,7 @@ def _dispatch(words: list[str]) -> int:
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     module = entry.load()
+    keep_freed_memory()
     if entry.raw:
         return module.run([name, *rest])
     parsed = _parser(name, entry, module).parse_args(rest)

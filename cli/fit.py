@@ -19,7 +19,6 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from ..common.memory import keep_freed_memory
 from ..vision.callbacks import KeepLast, StopTogether
 from ..vision.configs.builtin import read_config, resolve_config
 from ..vision.configs.messages import condense, own_words
@@ -62,7 +61,6 @@ def run(args: list[str]) -> int:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
     if any(word in ("-h", "--help") for word in args[1:]):
         return _help(_resolve_configs(args))
-    keep_freed_memory()
     keeper = KeepLast()
     handler = signal.getsignal(signal.SIGINT)
     try:

@@ -278,14 +278,10 @@ class StereoPredictor:
 
     def _pixels(self, height: int, width: int, memory: float | None, both: bool) -> int | None:
         """How many pixels the network may get at once; None where memory is no matter."""
-        free = _free_memory(self.device) if memory is None else memory
-        if free is None:
-            return None
-        left = _USED * free
-        taken = held_memory() if memory is not None and self.device.type == "cpu" else 0
-        if self.device.type == "cpu":
-            left -= taken + height * width * (_MAPS + _MIRRORED * both)
-            left -= MATCHING_BYTES * width * self.guided
+        free, taken, left = self._memory(height, width, memory, both)
+        if height * width * _MOST > left:
+            return_freed_memory()  # what was kept for the next tensor counts as taken
+            free, taken, left = self._memory(height, width, memory, both)
         if height * width * _MOST <= left:
             return None
         if self._bytes is None:
@@ -309,6 +305,19 @@ class StereoPredictor:
                 f"memory{held}: in the smallest tiles it needs {math.ceil(10 * needed) / 10:.2g} GB"
             )
         return pixels
+
+    def _memory(
+        self, height: int, width: int, memory: float | None, both: bool
+    ) -> tuple[float, float, float]:
+        """Bytes that may be held, of which are held already, and that are left for the network."""
+        free = _free_memory(self.device) if memory is None else memory
+        if free is None:
+            return math.inf, 0, math.inf
+        if self.device.type != "cpu":
+            return free, 0, _USED * free
+        taken = 0 if memory is None else held_memory()
+        maps = height * width * (_MAPS + _MIRRORED * both) + MATCHING_BYTES * width * self.guided
+        return free, taken, _USED * free - taken - maps
 
     def _reached(
         self,

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from ..common.memory import ran_out_of_memory
+from ..common.memory import ran_out_of_memory, return_freed_memory
 from ..common.warned import collect_warnings
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.io.glb import write_glb
@@ -139,6 +139,7 @@ class Trials:
                 result = result.confident(least)
             network, total = 1e3 * predictor.seconds, 1e3 * (time.perf_counter() - start)
             files = _written(result, camera, Path(folder))
+            return_freed_memory()  # it may be long until the next pair
         asked = f" (limit {limit:g} ms)" if model in self.choices.timed else ""
         guided = ", guided," if predictor.guided else ""
         facts = [
