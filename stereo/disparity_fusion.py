@@ -88,8 +88,8 @@ class DisparityFusion(nn.Module):
         seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
         seen.append(hints)
         height, width = left.shape[-2:]
-        x = _whole(torch.cat(seen, 1), 4)
-        x = F.leaky_relu(self.stem(x.to(self.stem.weight.dtype)), 0.2)
+        x = _whole(torch.cat([part.to(self.stem.weight.dtype) for part in seen], 1), 4)
+        x = F.leaky_relu(self.stem(x), 0.2)
         around = self.blocks(F.leaky_relu(self.down(x), 0.2))
         x = F.leaky_relu(x + F.pixel_shuffle(self.up(around), 2), 0.2)
         shares, neighbours = (
