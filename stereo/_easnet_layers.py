@@ -464,13 +464,14 @@ def peak_argmin(scores: Tensor, step: int = 1) -> tuple[Tensor, Tensor]:
         The disparity, (B, 1, h, w), and the share of all chances that lies in its peak, 0 to 1.
     """
     width = min(5, scores.shape[1])
-    # On a CPU `max` takes a tenth of the time of `argmax` here.
-    best = scores.max(1, keepdim=True).indices
-    first = (best - 2).clamp(0, scores.shape[1] - width)
+    best, index = scores.max(1, keepdim=True)  # twice to thrice as fast as `argmax` on a CPU
+    chances = (scores - best.detach()).exp()
+    first = (index - 2).clamp(0, scores.shape[1] - width)
     candidates = first + torch.arange(width, device=scores.device).view(1, -1, 1, 1)
-    peak = scores.gather(1, candidates)
-    share = (peak.logsumexp(1, keepdim=True) - scores.logsumexp(1, keepdim=True)).exp()
-    return (peak.softmax(1) * candidates).sum(1, keepdim=True) * step, share
+    peak = chances.gather(1, candidates)
+    total = peak.sum(1, keepdim=True)
+    disparity = (peak * candidates).sum(1, keepdim=True) / total
+    return disparity * step, total / chances.sum(1, keepdim=True)
 
 
 def check_max_disparity(value: int, multiple: int) -> None:
