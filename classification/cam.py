@@ -13,6 +13,7 @@ depth, so that every slice gets the same map: `depth_window` or `grad_cam` tell 
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -129,8 +130,11 @@ def grad_cam(
         names = ", ".join(name for name, _ in net.named_modules() if name and "." not in name)
         raise ValueError(f"{type(net).__name__} has no layer {layer!r}; it has {names}") from None
     seen: list[Tensor] = []
+    own = threading.get_ident()
 
     def keep(module: nn.Module, args: object, output: Tensor) -> Tensor:
+        if threading.get_ident() != own:
+            return output  # of a call beside this one
         # Also where no weight learns; gradients of what comes before are not needed.
         seen.append(output.detach().requires_grad_())
         return seen[-1].clone()  # what follows may work in place
@@ -272,9 +276,11 @@ def _last_layer_with(net: nn.Module, inputs: Tensor) -> str:
         ValueError: no stage has an output of as many axes as the inputs.
     """
     seen: list[tuple[str, int]] = []
+    own = threading.get_ident()
 
     def look(name: str, part: nn.Module, args: object, output: object) -> None:
-        if isinstance(output, Tensor) and output.dim() == inputs.dim():
+        mine = threading.get_ident() == own
+        if mine and isinstance(output, Tensor) and output.dim() == inputs.dim():
             seen.append((name, output.shape[2]))
 
     with ExitStack() as hooks, evaluating(net), torch.no_grad():

@@ -14,6 +14,7 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
 from ..common.extras import installs
+from ..common.ranks import rank_and_size
 from ..vision.hub.weights import check_state
 from ..vision.training import OptimisedTask
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
@@ -166,6 +167,7 @@ class DetectionTask(OptimisedTask):
     def _report(self, stage: str) -> None:
         values = {"accuracy": self.accuracy.compute(), "answered": self.answered.compute()}
         if self.precision is not None:
+            _gather(self.precision)
             precision = self.precision.compute()
             # -1 stands for nothing to measure.
             values |= {k: precision[k] for k in ("map", "map_50") if precision[k] >= 0}
@@ -176,6 +178,8 @@ class DetectionTask(OptimisedTask):
             metric.reset()
         for name, value in values.items():
             shown = name in ("accuracy", "map")
+            # torchmetrics gives the precision on the CPU, where NCCL cannot average it.
+            value = value.to(self.device)
             self.log(f"{stage}/{name}", value, prog_bar=shown, sync_dist=True)
 
 
@@ -184,4 +188,15 @@ def _mean_average_precision() -> Any:
         return None
     from torchmetrics.detection import MeanAveragePrecision
 
-    return MeanAveragePrecision(box_format="xyxy")
+    # Its own way to gather wants as many images of every process.
+    return MeanAveragePrecision(box_format="xyxy", sync_on_compute=False)
+
+
+def _gather(metric: Any) -> None:
+    """Give a metric the lists of all processes, of which some may have seen more images."""
+    parts: list[Any] = [None] * rank_and_size()[1]
+    if len(parts) > 1:
+        mine = {name: [t.cpu() for t in found] for name, found in metric.metric_state.items()}
+        torch.distributed.all_gather_object(parts, mine)
+        for name in mine:
+            setattr(metric, name, [found for part in parts for found in part[name]])

@@ -220,6 +220,7 @@ class ImagePredictor:
             raise ValueError(
                 f"{self.name}: the map of a detector is its boxes: leave out method and layer"
             )
+        images = list(images)  # of one array, too
         if not images:
             return []
         seen = [i if isinstance(i, PreparedImage) else self.prepare(i) for i in images]
@@ -290,7 +291,7 @@ def _reduced(plane: Tensor) -> Tensor:
     """A picture (3, H, W) whose longer side is at most 1024."""
     scale = _LONGEST / max(plane.shape[1:])
     if scale >= 1:
-        return plane
+        return plane.clone()  # the caller may write to a tensor that was given
     size = [max(1, round(scale * side)) for side in plane.shape[1:]]
     return F.interpolate(plane[None], size, mode="bilinear", antialias=True)[0]
 

@@ -27,6 +27,7 @@ from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
 from ..vision.hub.registry import model_info
 from ..vision.progress import EpochProgressBar, ParameterTable
+from ._work import check_folder
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 """What takes the place of Lightning's defaults."""
@@ -129,7 +130,19 @@ class VizooCLI(LightningCLI):
         ]
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
             trainer.strategy.checkpoint_io = WholeCheckpoints()
+        # A trial run writes no files, nor do the other processes.
+        if self.subcommand == "fit" and trainer.is_global_zero and not trainer.fast_dev_run:
+            _check_folders(trainer)
         return trainer
+
+
+def _check_folders(trainer: Any) -> None:
+    """Refuse places where a run could not write its files; an address is nobody's folder."""
+    root = trainer.default_root_dir
+    for place in [logger.save_dir for logger in trainer.loggers] or [root]:
+        if place and "://" not in str(place):
+            option = "default_root_dir" if str(place) == root else "logger"
+            check_folder(str(place), f"--trainer.{option}")
 
 
 def _unnamed(checkpoint: str) -> ValueError:

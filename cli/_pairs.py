@@ -21,7 +21,7 @@ def find_images(words: Iterable[str]) -> dict[str, Path]:
     words = list(words)
     files = {file.resolve(): file for word in words for file in expand(word)}
     images = list(files.values())
-    _say_passed_over(words)
+    say_passed_over(words)
     return dict(zip(unique_names(images), images, strict=True))
 
 
@@ -101,7 +101,7 @@ def _others(folder: Path) -> Counter[str]:
     return Counter(suffix for suffix in suffixes if suffix not in SUFFIXES)
 
 
-def _say_passed_over(words: Iterable[str]) -> None:
+def say_passed_over(words: Iterable[str | Path]) -> None:
     """Say how many images of the folders among words are of kinds that are not read."""
     folders = {Path(word).resolve() for word in words if Path(word).is_dir()}
     others = sum(map(_others, folders), Counter())
@@ -147,7 +147,7 @@ def find_pairs(left: list[str], right: list[str]) -> list[Pair]:
     """
     words = left, right
     lefts, rights = ([file for word in side for file in _expand(word)] for side in words)
-    _say_passed_over([*left, *right])
+    say_passed_over([*left, *right])
     if len(lefts) != len(rights):
         first, last = (" ".join(side[:1] + ["..."] * (len(side) > 1)) for side in words)
         raise ValueError(
@@ -181,7 +181,9 @@ def _find_folders(text: str) -> list[Pair]:
             for pair in pairs
         ]
     folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
-    pairs = [pair for folder in folders if (pair := _pair_of(folder))]
+    found = {folder: _pair_of(folder) for folder in folders}
+    say_passed_over(folder for folder, pair in found.items() if pair is None)
+    pairs = [pair for pair in found.values() if pair is not None]
     if not pairs:
         layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
         raise FileNotFoundError(

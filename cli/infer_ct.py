@@ -166,7 +166,8 @@ def _show(item: dict) -> None:
     if "map" in item:
         where = item["map"]
         end = "from the feet" if item["ends_known"] else "from the first"
-        print(f"  {where['method']}, highest at slice {where['peak_slice']} of {depth}, {end}")
+        highest = f"highest at slice {where['peak_slice']} of {depth}, {end}"
+        print(f"  {where['method']}, {highest if where['peak_slice'] else '0 everywhere'}")
     home = {Path(file).parent for file in item["files"][:1]}
     lines = Counter(f if Path(f).parent in home else f"{Path(f).parent}/" for f in item["files"])
     for line, count in lines.items():

@@ -93,9 +93,12 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.sequences import open_sequence
     from ..stereo.sinks import check_forms
     from ..stereo.streaming import settle, stream
+    from ..vision.io.pairing import side_folders
+    from ._pairs import say_passed_over
 
     formats = check_forms(args.format)
     shown, topics = without_secrets(args.source), args.topics and tuple(args.topics)
+    say_passed_over((None if args.right else side_folders(Path(args.source))) or words)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)
     known = list(sequence.notes)

@@ -91,6 +91,7 @@ class PeakMemory:
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
+            return_freed_memory()  # what takes it again would not show as growth
             # Writing 5 makes Linux forget the earlier peak; elsewhere the growth is a lower bound.
             with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")

@@ -255,8 +255,7 @@ class MixedDataModule(LightningDataModule):
     def _whole(self, role: str) -> DataLoader:
         whole: ConcatDataset = ConcatDataset(cast("list[Dataset]", self._some(role)))
         processes, rank = self._place()
-        # Lightning divides what is to be predicted by itself, and without repeating any.
-        if processes == 1 or role == "predict":
+        if processes == 1:
             return self._loader(whole, self.eval_batch_size)
         sampler = ShareSampler(whole, processes, rank)
         return self._loader(whole, self.eval_batch_size, sampler=sampler)

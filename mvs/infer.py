@@ -40,7 +40,7 @@ __all__ = ["MVSPredictor", "MVSResult"]
 _SEEDS = (1 << 64) - 1  # the largest seed that a generator takes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class MVSResult:
     """What was found for one view.
 

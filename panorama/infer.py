@@ -56,7 +56,7 @@ class TriangleMesh(NamedTuple):
     colours: Tensor  #: of the vertices, (V, 3), RGB in [0, 1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PanoramaResult:
     """What was found for one panorama.
 
@@ -244,7 +244,7 @@ class PanoramaPredictor:
                 f"{width}x{height} pixels are not 2:1, as a panorama of the whole sphere has them: "
                 "what is seen is stretched over the sphere, and its depth is not to be trusted; "
                 "pad the image to what it covers of 360 x 180 degrees",
-                stacklevel=2,
+                stacklevel=3,  # past the decorator
             )
         batch = planes[None].to(self.device)
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):

@@ -142,7 +142,7 @@ class _Hourglass(nn.Module):
         predictions = [self._refine(6, getattr(self, f"{self.head}6")(x), base)]
         for level in (5, 4, 3, 2, 1, 0):
             up = getattr(self, f"upconv{level}")(x)
-            flow = getattr(self, f"upflow{level + 1}to{level}")(predictions[0])
+            flow = getattr(self, f"upflow{level + 1}to{level}")(predictions[0].to(up.dtype))
             parts = up, flow, skips[level]
             iconv, head = getattr(self, f"iconv{level}"), getattr(self, f"{self.head}{level}")
             if by_parts and not level:
@@ -202,7 +202,7 @@ class RefinementStage(_Hourglass):
             inputs: left, right, warped right, disparity and colour error, (B, C, H, W).
             base: predictions of stage 1, finest first.
         """
-        at_half = self.conv1(torch.cat(inputs, 1))
+        at_half = self.conv1(torch.cat([part.to(inputs[0].dtype) for part in inputs], 1))
         at_quarter = self.conv2(at_half)
         at_eighth = self.conv3_1(self.conv3(at_quarter))
         skips = [inputs[0], at_half, at_quarter, at_eighth]

@@ -288,7 +288,6 @@ class StereoPredictor:
             views = [torch.linspace(0, 1, 3 * math.prod(_MEASURED)).view(3, *_MEASURED)] * 2
             if self.runtime != "torch":  # what it takes to export and compile is not meant
                 self.maps(*(view[:, ::4, ::4] for view in views))
-            return_freed_memory()
             with PeakMemory(self.device) as peak:
                 self.maps(*views)
             least = _LEAST if self.runtime == "torch" else _LEAST_KEPT

@@ -135,11 +135,12 @@ class Trials:
                     f"the machine that runs this page has not enough memory for {width}x{height} "
                     "pixels now; drop smaller images, or try again later"
                 ) from error
+            finally:
+                return_freed_memory()  # it may be long until the next pair
             if least:
                 result = result.confident(least)
             network, total = 1e3 * predictor.seconds, 1e3 * (time.perf_counter() - start)
             files = _written(result, camera, Path(folder))
-            return_freed_memory()  # it may be long until the next pair
         asked = f" (limit {limit:g} ms)" if model in self.choices.timed else ""
         guided = ", guided," if predictor.guided else ""
         facts = [

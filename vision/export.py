@@ -315,7 +315,8 @@ class _Trial:
         Raises:
             ValueError: it does not take them, or predicts values that are not finite.
         """
-        output = net(*inputs)
+        with _one_line(f"{type(net).__name__} does not take inputs of {_shapes(inputs)}"):
+            output = net(*inputs)
         wanted = _values(tensors(output))
         if not wanted.isfinite().all():
             raise ValueError("the network predicts values that are not finite in PyTorch already")

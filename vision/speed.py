@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ def benchmark(
     dtype: torch.dtype = torch.float32,
     seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """Time a network of the zoo as it is, and as `inference.optimize` makes it.
+    """Time a network as it is, and as `inference.optimize` makes it.
 
     Args:
         net: copied, so that it stays as it is; timed in evaluation mode.
@@ -55,7 +55,7 @@ def benchmark(
     # The optimised copy casts by itself, so it runs without autocast.
     runs["optimised"] = _time(optimize(net, dtype), inputs, torch.float32, seconds)
     return {
-        "model": cast("dict[str, Any]", net.architecture)["name"],
+        "model": getattr(net, "architecture", {}).get("name", type(net).__name__),
         "size": [height, width],
         "batch": batch,
         "device": str(device),

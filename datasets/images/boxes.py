@@ -27,7 +27,7 @@ class CocoImages(ImageDataset):
 
     Args:
         annotations: the JSON file, with ``images``, ``annotations`` and ``categories``; a box is
-            [left, top, width, height] in pixels.
+            [left, top, width, height] in pixels of the image as it is shown, turned by its EXIF.
         root: folder of the images; by default that of the annotations.
         preset: how the images are prepared; by default all of it, stretched to 320x320.
         classes: categories to keep, in the order of their numbers; by default all, by their ids.
@@ -88,8 +88,9 @@ class CocoImages(ImageDataset):
 class VocImages(ImageDataset):
     """Images with an XML file each, as Pascal VOC: ``Annotations/a.xml``, ``JPEGImages/a.jpg``.
 
-    The label of an image is the class that most of its boxes have, of equal numbers the first's.
-    Left out are boxes of none of `classes`, and then images without boxes.
+    Boxes are of images as they are shown, see `CocoImages`. The label of an image is the class that
+    most of its boxes have, of equal numbers the first's. Left out are boxes of none of `classes`,
+    and then images without boxes.
 
     Args:
         root: folder of ``Annotations``, ``JPEGImages`` and ``ImageSets``.

@@ -104,6 +104,7 @@ class Scene(Kept):
     points: Tensor | None = None
     #: for each view the indices of the points that it sees, with ``points``
     tracks: Sequence[Tensor] | None = None
+    _used: dict[str, int] = field(default_factory=dict)  # bits by path; replaced scenes share it
     _features: dict[int, Features] = field(default_factory=dict, init=False)
     _ranges: dict[int, tuple[tuple[float, float], str]] = field(default_factory=dict, init=False)
     cache: SampleCache = field(init=False)  #: of its photographs
@@ -158,7 +159,7 @@ class Scene(Kept):
         view = self.views[index]
         image = view.image
         if not isinstance(image, Tensor):
-            kept = self.cache.recall(index, self._read)
+            kept = self._recall(index)
             image = kept["image"] * 2 ** (16 - self._bits) if kept["bits"] > 8 else kept["image"]
         if view.size is not None and tuple(image.shape[1:]) != view.size:
             raise ValueError(
@@ -166,6 +167,11 @@ class Scene(Kept):
                 f"{view.camera_file} is of {view.size[1]}x{view.size[0]}"
             )
         return image
+
+    def _recall(self, index: int) -> dict[str, Tensor]:
+        kept = self.cache.recall(index, self._read)
+        self._used[cast("str", self.views[index].image)] = int(kept["bits"])
+        return kept
 
     def _source(self, index: int) -> str:
         return source_name([cast("str", self.views[index].image)], "image and bits", "as stored")
@@ -177,12 +183,11 @@ class Scene(Kept):
     @cached_property
     def _bits(self) -> int:
         """The most that any photograph uses."""
-        used = [8]
-        for index, view in enumerate(self.views):
+        paths = {v.image: i for i, v in enumerate(self.views) if not isinstance(v.image, Tensor)}
+        for path in paths.keys() - self._used.keys():
             with suppress(ValueError, OSError):  # a damaged one is told where it is asked for
-                if not isinstance(view.image, Tensor):
-                    used.append(int(self.cache.recall(index, self._read)["bits"]))
-        return max(used)
+                self._recall(paths[path])
+        return max(self._used.get(path, 8) for path in paths)
 
     @property
     def has_truth(self) -> bool:

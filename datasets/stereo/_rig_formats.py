@@ -79,6 +79,8 @@ def parse(text: str) -> dict[str, Any]:
             data: Any = {node.tag: _node(node) for node in ElementTree.fromstring(text)}
         else:
             text = re.sub(r"^%YAML.*$", "", text, count=1, flags=re.MULTILINE)
+            if text.lstrip().startswith("{"):
+                text = text.replace("\t", " ")  # by which JSON is indented, but no YAML
             # Every value stays a text, and tags such as OpenCV's are passed over.
             data = next(iter(yaml.load_all(text, yaml.BaseLoader)), None)
     except yaml.YAMLError as error:

@@ -86,8 +86,8 @@ def convert(
 
     Raises:
         ValueError: the network does not run with these inputs, depends on values of tensors, is a
-            supernet already, has nothing that can be elastic, or is another than the plan's;
-            or scores are of other parameters.
+            supernet already, has forward hooks or nothing that can be elastic, or is another than
+            the plan's; or scores are of other parameters.
 
     Example:
         >>> made = convert(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3)), image)
@@ -123,6 +123,12 @@ def _check(
         raise ValueError(
             f"{type(net).__name__} is a supernet already: extract a subnet of it first"
         )
+    for name, module in net.named_modules():
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise ValueError(
+                f"{name or type(net).__name__} has forward hooks, which subnets would lack: remove "
+                "them, and do in forward() what they do"
+            )
     if wrong := [share for share in widths if not 0 < share <= 1]:
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
     if isinstance(keep, str):

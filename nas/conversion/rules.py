@@ -128,10 +128,13 @@ def _pointwise(known: Known, name: str, inputs: list[Tensor], outputs: list[Tens
             fixed.append((tensor, shift))
             continue
         dim = channels.dim + shift
+        own = Channels(dim, channels.labels)
         if found is None:
-            found = Channels(dim, channels.labels)
-        elif dim == found.dim:
-            known.ledger.unite(found.labels, channels.labels, why)
+            found = own
+        elif dim == found.dim and len(own.labels) == len(found.labels):
+            known.ledger.unite(found.labels, own.labels, why)
+        elif dim == found.dim:  # one for all channels, as of attention to places
+            found = max(found, own, key=lambda c: len(c.labels))
         else:
             known.ledger.fix(channels.labels, f"operator {why} across channels")
             fixed.append((tensor, shift))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -170,14 +169,6 @@ class DifferentiableSearch(SupernetTask):
     def setup(self, stage: str) -> None:
         """Set the task up, and count or read the costs of the searched space."""
         super().setup(stage)
-        epochs = self.trainer.max_epochs or -1
-        if stage == "fit" and self.mixing.learns and 0 <= epochs <= self.warmup_epochs:
-            warnings.warn(
-                f"no architecture is learned: warmup_epochs {self.warmup_epochs} of {epochs} "
-                "epochs train weights alone; set model.warmup_epochs lower, or trainer.max_epochs "
-                "higher",
-                stacklevel=2,
-            )
         if self.cost is not None and self.cost.table is None:
             inputs = self.task.example_input_array
             if inputs is None and self.cost.counts:
@@ -200,6 +191,16 @@ class DifferentiableSearch(SupernetTask):
             weight_decay=self.logits_weight_decay,
         )
         return cast("Sequence[OptimizerConfig]", (weights, {"optimizer": logits}))
+
+    def on_train_start(self) -> None:
+        """Warn where the run ends within the warm-up."""
+        epochs = self._epochs
+        if self.mixing.learns and epochs is not None and epochs <= self.warmup_epochs:
+            rank_zero_warn(
+                f"no architecture is learned: warmup_epochs {self.warmup_epochs} of {epochs} "
+                "epochs train weights alone; set model.warmup_epochs lower, or train longer"
+            )
+        self.task.on_train_start()
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """A step of the logits, then one of the weights; or one of both."""

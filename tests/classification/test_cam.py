@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -99,6 +101,19 @@ def test_grad_cam_at_an_earlier_stage():
     assert found.raw.shape == (1, 4, 8, 6) and found.values.shape == (1, 16, 32, 24)
     assert found.method == "Grad-CAM at stages.0, 4x8x6 cells"
     assert not net.stages[0]._forward_hooks
+
+
+def test_maps_that_are_made_at_once():
+    class Beside(Spots):
+        def forward_features(self, x):
+            if threading.current_thread() is threading.main_thread():
+                with ThreadPoolExecutor(1) as pool:
+                    pool.submit(self, -x).result()
+            return super().forward_features(x)
+
+    image = torch.linspace(-1, 2, 64).view(1, 1, 8, 8)
+    alone, beside = (explain(net, image, method="grad-cam") for net in (Spots(2), Beside(2)))
+    assert beside.method == alone.method and torch.equal(beside.raw, alone.raw)
 
 
 @pytest.mark.parametrize("axes", [2, 3])

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
+from distributed_fits import detect
+from ranks import run_ranks
 
 from vizoo.__main__ import main
 from vizoo.classification.detection_task import DetectionTask
@@ -179,3 +181,11 @@ def test_precision_without_a_box_to_find_is_left_out(monkeypatch):
     task.validation_step({"image": torch.rand(1, 3, 32, 32), "label": torch.ones(1), **batch}, 0)
     task.on_validation_epoch_end()
     assert set(logged) == {"val/accuracy", "val/answered"}
+
+
+def test_two_processes_measure_as_one(tmp_path):
+    """They share five images unevenly."""
+    pytest.importorskip("pycocotools")
+    one = detect(0, str(tmp_path / "of1"), 1)
+    assert run_ranks(2, detect, str(tmp_path / "of2"), 2) == [pytest.approx(one)] * 2
+    assert 0 < one["test/map_50"] < 1

@@ -335,10 +335,13 @@ def test_a_search_step_changes_every_logit_vector_and_no_weight_and_the_reverse(
 
 
 def test_two_processes_score_as_one(tmp_path):
-    """They share five scans unevenly."""
-    run_ranks(2, score, str(tmp_path / "of2"), 2)
-    score(0, str(tmp_path / "of1"), 1)
+    """They share five scans unevenly, and three to predict; of one they say that it is too few."""
+    said = "1 samples to evaluate on 2 processes: take fewer (trainer.devices 1)"
+    assert run_ranks(2, score, str(tmp_path / "of2"), 2) == [said, said]
+    assert score(0, str(tmp_path / "of1"), 1) is None
     two, one = (json.loads((tmp_path / f"of{n}/test_report.json").read_text()) for n in (2, 1))
     assert two["confusion"] == one["confusion"] and sum(map(sum, one["confusion"])) == 5
     assert {"test/auc", "test/macro_auc", "test/loss"} <= set(one["metrics"])
     assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-5)
+    table = (tmp_path / "of2/predictions.csv").read_text().split()
+    assert {row.split(",")[0][-2:] for row in table[1:]} == {"00", "01", "02"} and len(table) == 4

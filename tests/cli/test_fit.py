@@ -199,6 +199,8 @@ def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
         (["--ckpt_path=toy.yaml"], "toy.yaml: not a checkpoint"),
         (["--ckpt_path=last"], "--ckpt_path last: name the file, such as lightning_logs/version_0"),
         (["--ckpt_path=best"], "--ckpt_path best: name the file"),
+        (["--trainer.default_root_dir=gone"], "dir gone: .*/gone is a link to what is not"),
+        (["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=gone"], "logger gone: .*/gone"),
         (["--trainer.accelerator=gpux"], "invalid accelerator name"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
@@ -212,9 +214,18 @@ def test_errors_are_one_line(toy, capsys, words, says):
 
     (toy / "broken.yaml").write_text("model: [1\n")
     os.mkfifo(toy / "pipe")
+    (toy / "gone").symlink_to("nowhere")
     line = error(capsys, *FIT, *words)
     assert re.search(says, line), line
     assert not (toy / "checkpoints").exists()
+
+
+def test_a_folder_that_nothing_is_written_to(toy):
+    (toy / "gone").symlink_to("nowhere")
+    words = [*FIT, "--trainer.default_root_dir=gone"]
+    assert main([*words, "--trainer.fast_dev_run=true"]) == 0
+    assert main([*words, "--trainer.logger=CSVLogger", "--trainer.logger.save_dir=logs"]) == 0
+    assert list(toy.glob("logs/**/last.ckpt"))
 
 
 def test_nothing_given(toy, capsys):

@@ -99,6 +99,18 @@ def test_one_scan(weights, tmp_path, capsys, scan_word):
     assert len(list((tmp_path / f"out/{name}_slices").iterdir())) == 4
 
 
+def test_a_map_of_nothing_has_no_peak(tmp_path, capsys):
+    net = create_model("covidnet3d_tiny", classes=3, encoding=[0, 8, 8, 8, 8])
+    net.get_classifier().weight.data.zero_()
+    facts = {"classes": CLASSES, "input": dataclasses.asdict(CTPreset((16, 16), 4))}
+    path = str(save_weights(net, tmp_path / "silent.safetensors", **facts))
+    assert call("scan.nii.gz", "--model", path, "--out", "out", "--no-mirrors") == 0
+    told = capsys.readouterr()
+    assert "nothing speaks for" in told.err and ", 0 everywhere\n" in told.out
+    found = json.loads((tmp_path / "out/scan.json").read_text())["map"]
+    assert found["peak_slice"] is None and found["peak_mm"] is None
+
+
 def test_which_end_of_pictures_is_the_head(weights, tmp_path, capsys):
     """Without a word there is no map as NIfTI, which would be upside down for half of them."""
     words = ("slices", "--model", weights, "--out", "out")

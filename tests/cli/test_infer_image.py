@@ -285,6 +285,15 @@ def test_no_images_have_no_results():
     assert ImagePredictor(Red(), device="cpu").many([]) == []
 
 
+def test_images_of_one_tensor_that_is_written_to_afterwards():
+    images = torch.rand(2, 3, 16, 16)
+    kept, predictor = images.clone(), ImagePredictor(Red(), device="cpu")
+    results = predictor.many(images)
+    assert len(predictor.many(image for image in images)) == 2
+    images.zero_()
+    assert torch.equal(torch.stack([result.picture for result in results]), kept)
+
+
 def test_mirror_images_are_averaged():
     class Left(Red):
         def forward_features(self, x):

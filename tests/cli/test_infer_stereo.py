@@ -529,9 +529,16 @@ def test_folders_of_pair_folders(scene, capsys, names):
         for name, side in zip(names, ("l.png", "r.png"), strict=True):
             cv2.imwrite(f"pairs/{folder}/{name}", cv2.imread(side))
     (scene / "pairs/a/calib.txt").write_text((scene / "calib.txt").read_text())
+    (scene / "pairs/c").mkdir()
+    half = shutil.copy(scene / "pairs/b" / names[1], f"pairs/c/{names[1]}")
+    (scene / "pairs/c/im0.heic").touch()
     rest = ("--model", "stand-in", "--format", "npy", "--json")
     assert call("pairs", "--out", "out", *rest) == 0
-    pairs = json.loads(capsys.readouterr().out)["pairs"]
+    said = capsys.readouterr()
+    lacking = names[0].rpartition(".")[0]
+    assert f"vizoo: warning: {half}: passed over: no image {lacking} is beside it\n" in said.err
+    assert "1 image in folders passed over, of kinds that are not read: .heic\n" in said.err
+    pairs = json.loads(said.out)["pairs"]
     assert [pair["left"] for pair in pairs] == [f"pairs/{f}/{names[0]}" for f in "ab"]
     found = results(scene / "out")
     assert {"a_disparity.npy", "b_disparity.npy", "a_depth.npy"} <= found

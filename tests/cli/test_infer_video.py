@@ -98,6 +98,14 @@ def test_a_folder_with_a_damaged_frame(scene, capsys):
     assert len(summary(scene)["warnings"]) == 1
 
 
+@pytest.mark.parametrize("words", [["pairs"], ["pairs/left", "pairs/right"]])
+def test_images_that_are_not_read_are_counted(scene, capsys, words):
+    (scene / "pairs/left/6.gif").write_bytes(b"GIF89a")
+    assert call(*words) == 0
+    said = "vizoo: warning: 1 image in folders passed over, of kinds that are not read: .gif\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.fixture
 def signalled(monkeypatch):
     """Sends this process a signal after the third frame, twice: users are in a hurry."""

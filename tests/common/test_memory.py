@@ -40,6 +40,24 @@ def test_freed_memory_serves_the_next_tensor(call):
     assert int(done.stdout.splitlines()[-1]) < 1000
 
 
+PEAK = """
+import torch
+from vizoo.common.memory import PeakMemory, keep_freed_memory
+keep_freed_memory()
+torch.ones(1 << 25)
+with PeakMemory(torch.device("cpu")) as peak:
+    torch.ones(1 << 25)
+print(peak.bytes)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of /proc")
+def test_the_peak_counts_what_was_kept():
+    done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 120e6
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of /proc")
 def test_available_memory_is_some():
     assert available_memory() > 1 << 20

@@ -150,8 +150,11 @@ def test_shapes_of_images(tmp_path):
         image = predictor(tmp_path / "image.png").image
         assert image.shape == (8, 16, 3) and (image == shown).all()
     write_image(tmp_path / "odd.png", torch.rand(3, 9, 16))
-    with pytest.warns(UserWarning, match="16x9 pixels are not 2:1"):
-        assert predictor(tmp_path / "odd.png").depth.shape == (9, 16)
+    with pytest.warns(UserWarning, match="16x9 pixels are not 2:1") as told:
+        odd = predictor(tmp_path / "odd.png")
+    assert odd.depth.shape == (9, 16) and told[0].filename == __file__
+    again = predictor(odd.image[:8])
+    assert again != odd and odd in [again, odd]
 
 
 @pytest.mark.parametrize("size", [(197, 393), (200, 401), (200, 402), (9, 17)])

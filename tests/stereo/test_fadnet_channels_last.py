@@ -26,7 +26,7 @@ def _trainings():
         yield pytest.param(task["model"], crop, id=path.stem, marks=marks)
 
 
-@pytest.mark.parametrize("name, crop", _trainings())
+@pytest.mark.parametrize("name, crop", list(_trainings()))
 def test_a_step_does_not_crash(name, crop):
     """In a process of its own, since what is feared is a segmentation fault."""
     process = context.Process(target=channels_last.step, args=(name, *crop))

@@ -64,7 +64,7 @@ def data(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize(("config", "count"), _trainings())
+@pytest.mark.parametrize(("config", "count"), list(_trainings()))
 def test_a_few_steps_of_every_stage(config, count, data, tmp_path, monkeypatch):
     for name, folder in data.items():
         monkeypatch.setenv(name, str(folder))

@@ -4,24 +4,55 @@ from __future__ import annotations
 
 import torch
 from lightning.pytorch import Trainer
+from torch.utils.data import Subset
 from toy_mixture import Filtered, Fit
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
 
+from vizoo.classification.callbacks import PredictionTable
+from vizoo.classification.detection_task import DetectionTask
+from vizoo.classification.detectors import Detections
 from vizoo.classification.task import ClassificationTask
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
+from vizoo.datasets.images import GeneratedLesions, ImageDataModule, ImagePreset
 from vizoo.nas.differentiable import DifferentiableSearch, GumbelSoftmax, HalvedData, Uniform
 from vizoo.nas.distributed import HookDDPStrategy, TopK
 from vizoo.vision.callbacks import KeepLast
 
 
 def score(rank, folder, processes):
-    """Test a classifier on five scans, which processes share unevenly."""
+    """Test a classifier on five scans, which processes share unevenly; predict three, and one."""
     torch.manual_seed(0)
     task = ClassificationTask("covidnet3d_tiny", {"classes": 3, "encoding": [8, 0, 8, 8, 0]})
     scans = GeneratedCT(5, 3, CTPreset((16, 16), 8), depth=8)
-    trainer = _trainer(folder, processes, "ddp" if processes > 1 else "auto")
+    strategy = "ddp" if processes > 1 else "auto"
+    trainer = _trainer(folder, processes, strategy, callbacks=[PredictionTable(folder)])
     trainer.test(task, CTDataModule(test=[scans], workers=0), verbose=False)
+    trainer.predict(task, CTDataModule(predict=[Subset(scans, range(3))], workers=0))
+    try:
+        trainer.predict(task, CTDataModule(predict=[Subset(scans, [3])], workers=0))
+    except ValueError as error:
+        return str(error)
+
+
+class Dark(torch.nn.Module):
+    """Finds one box, around what is darker than three quarters of the mean."""
+
+    def forward(self, image):
+        places = [(one.mean(0) < 0.75 * one.mean()).nonzero().flip(1).float() for one in image]
+        boxes = [torch.cat([p.amin(0), p.amax(0) + 1])[None] for p in places]
+        certain = [one.mean()[None] for one in image]
+        pairs = zip(boxes, certain, strict=True)
+        return [Detections(b, c, torch.zeros(1).long()) for b, c in pairs]
+
+
+def detect(rank, folder, processes):
+    """Test a detector on five images, which processes share unevenly; the metrics."""
+    task = DetectionTask("ssdlite", 2)
+    task.net = Dark()
+    images = GeneratedLesions(5, 2, ImagePreset((32, 32), 1.0, scale=(1, 1)), side=32)
+    trainer = _trainer(folder, processes, "ddp" if processes > 1 else "auto")
+    return trainer.test(task, ImageDataModule(test=[images], workers=0), verbose=False)[0]
 
 
 def differentiable_search(rank, folder):

@@ -198,6 +198,20 @@ class StereoNetworkTester(NetworkTester):
         assert disparity.shape == (2, 1, *size)
         assert disparity.isfinite().all() and (disparity >= 0).all()
 
+    def test_weights_in_bfloat16(self, net, output):
+        """As Lightning's `bf16-true` trains them: disparities come out in float32 all the same."""
+        net = copy.deepcopy(net).bfloat16()
+        views = [view.bfloat16() for view in self.inputs(net)]
+        with torch.inference_mode():
+            disparity = net(*views)
+        assert disparity.dtype == torch.float32
+        assert (disparity - output[0]).norm() < 0.1 * output[0].norm() + 1e-3
+        stages = net.train().forward_stages(
+            *(view.repeat(2, 1, 2, 1).bfloat16() for view in self.views())
+        )
+        sum(prediction.mean() for stage in stages for prediction in stage).backward()
+        assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
+
     def test_stages_are_finest_first(self, net):
         with torch.inference_mode():
             stages = net.forward_stages(*self.views())

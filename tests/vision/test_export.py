@@ -238,6 +238,18 @@ def test_a_baked_size_is_noticed(tmp_path, to):
     assert path.read_text() == "earlier" and [path] == list(tmp_path.iterdir())
 
 
+def test_a_network_that_takes_even_sizes(tmp_path):
+    class Even(nn.Module):
+        def forward(self, image):
+            return nn.functional.pixel_unshuffle(image, 2)
+
+    path, how = tmp_path / "net.pt", {"to": "torchscript"}
+    exported = export(Even(), path, size=(8, 12), dynamic=True, **how)
+    assert exported.checks[1].shapes == ((1, 3, 16, 12),)
+    with pytest.raises(ValueError, match="^Even does not take inputs of 1x3x7x12: "):
+        export(Even(), path, size=(7, 12), **how)
+
+
 class Twice(Sum):
     """Gives its map twice."""
 

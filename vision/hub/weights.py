@@ -47,6 +47,7 @@ __all__ = [
 
 _KEY = "vizoo"
 _FORMAT = 1
+_COMPILED = "_orig_mod."  # in names of tensors of what `torch.compile` wraps
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
         raise ValueError(
             f"{type(model).__name__} has no `architecture` with a name; build it by create_model"
         )
-    state = merged_state(model.state_dict())
+    state = merged_state({key.replace(_COMPILED, ""): t for key, t in model.state_dict().items()})
     return StoredWeights(name, architecture, state, {**described(model), **facts})
 
 
@@ -353,7 +354,7 @@ def _read_lightning(path: Path) -> StoredWeights:
         raise ValueError(f"{path}: its hyper-parameters name no model; it is not from a vizoo task")
     state = merged_state(
         {
-            key[len(prefix) :]: value
+            key[len(prefix) :].replace(_COMPILED, ""): value
             for key, value in checkpoint.get("state_dict", {}).items()
             if key.startswith(prefix)
         }

@@ -108,10 +108,10 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)
     if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
-        if image.shape[2] == 3:
+        if image.shape[2] == 3 and image.size:
             return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
     elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
-        if image.is_floating_point():
+        if image.is_floating_point() and image.numel():
             image = image.detach().float().cpu()
             low, high = (float(value) for value in image.aminmax())
             if not (low >= -_SLACK and high <= 1 + _SLACK):

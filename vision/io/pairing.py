@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -139,11 +140,18 @@ def side_folders(folder: Path) -> tuple[Path, Path] | None:
 
 
 def sides_in(folder: Path) -> tuple[Path, Path] | None:
-    """The left and the right image of a folder that holds one pair, by their names."""
+    """The left and the right image of a folder that holds one pair, by their names.
+
+    Warns (``UserWarning``) where there is only one of them.
+    """
     images = {file.stem: file for file in images_in(folder)}
     for left, right in SIDES:
         if left in images and right in images:
             return images[left], images[right]
+    other = {**dict(SIDES), **{right: left for left, right in SIDES}}
+    if (alone := next((name for name in other if name in images), None)) is not None:
+        told = f"{images[alone]}: passed over: no image {other[alone]} is beside it"
+        warnings.warn(told, stacklevel=3)
     return None
 
 

@@ -2,8 +2,8 @@
 
 For each there is one Python function, which checks its arguments and calls one operator of the
 library ``vizoo`` in ``torch.library``, so that autograd, autocast, ``torch.compile`` and
-``opcheck`` work. Under ``torch.export``, ONNX export and tracing the function writes standard
-operators instead, with dynamic height and width.
+``opcheck`` work. Under ``torch.export``, ONNX export, tracing and ``torch.func`` the function
+writes standard operators instead, with dynamic height and width.
 
 An operator may have two implementations:
 

@@ -13,10 +13,17 @@ _LIBRARY = torch.library.Library("vizoo", "FRAGMENT")
 
 
 def exporting() -> bool:
-    """Whether a graph is being written that shall hold standard operators only."""
+    """Whether only standard operators shall run: a graph of them is being written.
+
+    So it is under ``torch.func`` and forward-mode differentiation, in which an opaque operator's
+    tangents would be zero without a word.
+    """
     # In what PyTorch 2.8 compiles, is_exporting() is always true; its flag tells.
     exports = torch.compiler.is_exporting() and getattr(torch.compiler, "_is_exporting_flag", True)
-    return exports or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing()
+    if exports or torch.onnx.is_in_onnx_export() or torch.jit.is_tracing():
+        return True
+    forward = torch.autograd.forward_ad._current_level >= 0
+    return forward or torch._C._are_functorch_transforms_active()
 
 
 def check_pair(left: Tensor, right: Tensor) -> None:

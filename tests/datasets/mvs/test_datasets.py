@@ -29,6 +29,7 @@ from vizoo.datasets.mvs.dtu import SPLITS
 from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop
 from vizoo.datasets.shelf import Shelf
 from vizoo.datasets.worlds.views import WorldViews
+from vizoo.vision.io.images import read_pixels
 from vizoo.vision.io.pfm import write_pfm
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*of the published")
@@ -105,7 +106,9 @@ class TestScene:
         middle = rays[1] @ torch.tensor([20.5, 10.5, 1.0])  # of columns 20, 21 and rows 10, 11
         torch.testing.assert_close(rays[0] @ torch.tensor([10.0, 5.0, 1.0]), middle)
 
-    def test_photographs_are_as_bright_as_the_bits_of_their_camera(self, scene, tmp_path):
+    def test_photographs_are_as_bright_as_the_bits_of_their_camera(
+        self, scene, tmp_path, monkeypatch
+    ):
         """All alike: the darker view does not go by its own largest value."""
         path = write_scene(scene, tmp_path / "s", "folder", lossless=True)
         photographs = sorted((path / "images").iterdir())
@@ -124,6 +127,15 @@ class TestScene:
                 for made in (opened, narrow):
                     found = made.image(index)
                     torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
+        decoded = []
+
+        def decode(file, **how):
+            decoded.append(file)
+            return read_pixels(file, **how)
+
+        monkeypatch.setattr("vizoo.datasets.mvs.scene.read_pixels", decode)
+        narrow.with_range(2, 8).image(0)
+        assert decoded == [str(photographs[0])]
         photographs[2].write_bytes(b"")
         torch.testing.assert_close(open_scene(path).image(0), opened.image(0))
 

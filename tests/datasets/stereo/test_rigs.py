@@ -160,6 +160,9 @@ def test_opencv(tmp_path, suffix):
     notes = " ".join(found.notes)
     assert "taken as 0.1102 m" in notes and "(else give baseline_unit)" in notes
     assert "k1 k2 p1 p2 (lens fisheye: " in notes
+    if suffix == "json":
+        file.write_text(file.read_text().replace("    ", "\t"))
+        assert same(read_rig(file), rig())
 
 
 @pytest.mark.parametrize(

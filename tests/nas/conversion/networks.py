@@ -85,12 +85,17 @@ class InstanceNormed(Small):
 
 
 class SqueezeExcite(Small):
+    """Attention to channels, and to places: one number for all channels of each."""
+
     def __init__(self):
         super().__init__()
         self.down, self.up = nn.Conv2d(16, 8, 1), nn.Conv2d(8, 16, 1)
+        self.place = nn.Conv2d(2, 1, 7, padding=3)
 
     def between(self, x):
-        return x * self.up(F.relu(self.down(x.mean((2, 3), keepdim=True)))).sigmoid()
+        x = x * self.up(F.relu(self.down(x.mean((2, 3), keepdim=True)))).sigmoid()
+        found = torch.cat([x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1)
+        return self.place(found).sigmoid() * x
 
 
 class Shuffled(Small):

@@ -136,6 +136,11 @@ def test_choices():
         "first.0.width": (8, 12, 16),
         "block.0.0.width": (12, 20, 24),
     }
+    assert widths(networks.SqueezeExcite()) == {
+        "first.0.width": (8, 12, 16),
+        "down.width": (4, 6, 8),
+        "place.kernel": (3, 5, 7),
+    }
     assert widths(networks.Depthwise()) == {"first.0.width": (8, 12, 16), "each.0.kernel": (3, 5)}
     assert widths(networks.Grouped())["groups.0.width"] == (32, 48, 64)
     assert widths(networks.GroupNormed())["normed.0.width"] == (8, 12, 16)
@@ -365,6 +370,18 @@ class Dynamic(Small):
         return x * 2 if x.mean() > 0 else x
 
 
+class Watched(Small):
+    """A hook hands on what a layer gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.first.register_forward_hook(lambda module, args, out: setattr(self, "seen", out))
+
+    def forward(self, image):
+        self.first(image)
+        return self.head(self.seen.mean((2, 3)))
+
+
 @pytest.mark.parametrize(
     ("net", "settings", "message"),
     [
@@ -375,6 +392,7 @@ class Dynamic(Small):
         ),
         (nn.Linear(7, 3), {}, "Linear cannot be traced: .*mat1 and mat2"),
         (nn.Conv2d(3, 8, 3), {}, "nothing of Conv2d can be elastic: "),
+        (Watched(), {}, "first has forward hooks, which subnets would lack: remove them"),
         (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
         (Small(), {"widths": [0.5, 50]}, "widths are shares above 0 and up to 1, not 50"),
         (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),

@@ -87,3 +87,19 @@ def test_published(published):
         nas.activate(made.net, architecture)
         small = nas.extract(made.net, architecture)
         assert same(made.net(image), small(image))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("published", CHEAP)
+@torch.no_grad()
+def test_a_subnet_is_exported(published, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        net, image = build(published, 64).eval(), torch.rand(1, 3, 64, 64)
+        made = nas.convert(net, image)
+        small = nas.extract(made.net, made.space.sample(random.Random(0)))
+        torch.onnx.export(small, (image,), tmp_path / "small.onnx", dynamo=True, verbose=False)
+    session = runtime.InferenceSession(tmp_path / "small.onnx", providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: image.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), small(image), rtol=1e-4, atol=1e-4)

@@ -144,10 +144,11 @@ def test_numbers_are_searched_by_their_score(tmp_path):
     DifferentiableSearch(Fit("elastic"), only={"width": [6]})
 
 
-def test_a_search_that_is_all_warm_up_is_said(tmp_path):
+@pytest.mark.parametrize("run", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 3}])
+def test_a_search_that_is_all_warm_up_is_said(tmp_path, run):
     search = DifferentiableSearch(Fit(), warmup_epochs=2)
     with pytest.warns(UserWarning, match="warmup_epochs 2 of 2 epochs train weights alone"):
-        _trainer(tmp_path, max_epochs=2).fit(search, HalvedData(Filtered(32)))
+        _trainer(tmp_path, **run).fit(search, HalvedData(Filtered(32)))
 
 
 def test_warm_up_trains_weights_alone(tmp_path):

@@ -104,7 +104,7 @@ def test_every_model_is_converted(name):
     made = convert(net, inputs)
     assert same(made.net(*inputs), net(*inputs))
     rng = random.Random(0)
-    for architecture in [made.space.smallest(), *(made.space.sample(rng) for _ in range(2))]:
+    for architecture in [made.space.smallest(), *(made.space.sample(rng) for _ in range(5))]:
         activate(made.net, architecture)
         assert same(made.net(*inputs), extract(made.net, architecture)(*inputs))
 

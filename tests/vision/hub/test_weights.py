@@ -42,6 +42,16 @@ def test_the_same_weights_are_the_same_bytes(saved):
     assert read_weights(path).facts == facts
 
 
+def test_a_compiled_network_is_saved_as_itself(saved, tmp_path):
+    net, path = saved
+    plain = save_weights(net, path).read_bytes()
+    assert save_weights(torch.compile(net, backend="eager"), path).read_bytes() == plain
+    net.first = torch.compile(net.first, backend="eager")
+    vizoo.save_pretrained(net, tmp_path / "release", licence="MIT", trained_on="nothing")
+    again = create_model(f"local-dir:{tmp_path}/release")
+    assert torch.equal(again.first.weight, net.first.weight)
+
+
 def test_a_slice_is_saved_without_its_storage(family, tmp_path):
     net = create_model("dummy_small", width=2)
     net.first.weight = torch.nn.Parameter(torch.zeros(2, 3, 3, 3).expand(2, 3, 3, 3))
@@ -190,9 +200,10 @@ def test_bad_files_are_one_line(family, tmp_path, kind):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_lightning_checkpoint(family, tmp_path):
+@pytest.mark.parametrize("part", ["", "_orig_mod."])
+def test_lightning_checkpoint(family, tmp_path, part):
     net = create_model("dummy_small", width=3)
-    state = {f"net.{key}": value for key, value in net.state_dict().items()}
+    state = {f"net.{part}{key}": value for key, value in net.state_dict().items()}
     content = {
         "pytorch-lightning_version": "2.6.6",
         "hyper_parameters": {"model": "dummy_small", "model_args": {"width": 3}},

@@ -268,6 +268,12 @@ def test_a_pair_is_as_bright_as_the_bits_of_its_cameras(tmp_path, bits, colours)
         torch.testing.assert_close(image, wanted / ((1 << bits) - 1), atol=2e-3, rtol=0)
 
 
+@pytest.mark.parametrize("image", [np.zeros((0, 8, 3), np.uint8), torch.zeros(3, 0, 8)])
+def test_an_image_without_pixels(image):
+    with pytest.raises(ValueError, match="image: an image is a path, .* got "):
+        as_image(image)
+
+
 def test_what_interpolation_leaves_beyond_the_range_is_cut_off():
     """As a byte a value a little above white would be black."""
     image = torch.tensor([-0.004, 0.5, 1.004]).view(3, 1, 1)

@@ -188,6 +188,19 @@ class OperatorTester:
 class PairTester(OperatorTester):
     """Operators on two feature maps."""
 
+    def test_transforms(self):
+        inputs = self.inputs(2, 3, batch=1)
+        wanted = torch.autograd.functional.jacobian(self.call, inputs)
+        torch.testing.assert_close(torch.func.jacfwd(self.call, (0, 1))(*inputs), wanted)
+        torch.testing.assert_close(torch.func.jacrev(self.call, (0, 1))(*inputs), wanted)
+        torch._dynamo.reset()
+        within = torch.compile(torch.func.jacfwd(self.call, (0, 1)), backend="eager")
+        torch.testing.assert_close(within(*inputs), wanted)
+        compiled = torch.compile(self.call, backend="eager")
+        torch.testing.assert_close(torch.func.jacfwd(compiled, (0, 1))(*inputs), wanted)
+        inputs = [x.requires_grad_() for x in inputs]
+        torch.autograd.gradcheck(self.call, inputs, fast_mode=True, check_forward_ad=True)
+
     def test_refuses(self):
         left, right = self.inputs()
         with pytest.raises(ValueError, match=r"\(2, 4, 3, 7\) and \(2, 4, 3, 6\)"):

@@ -20,7 +20,7 @@ from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.lid import Split, Splitter, SplitTree
 from vizoo.nas.search.constraints import UnreachableError
 from vizoo.nas.space import Choice, SearchSpace
-from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.nas.supernet import activate, active, extract, search_space
 from vizoo.vision import _export_formats as formats
 from vizoo.vision.configs import FitConfig
 from vizoo.vision.hub.weights import save_weights
@@ -67,6 +67,29 @@ def test_a_latency_measures_its_own_table(net):
     assert largest.architecture == search_space(net).largest()
     assert 0 < largest.latency < 100_000 and largest.limits == {"latency": 100_000.0}
     assert largest.conditions.height == 16 and largest.rounds[0]["found"]["latency"] > 0
+
+
+class Unnamed(torch.nn.Module):
+    """A network of one's own: without a name, and with outputs of two types."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = toy_supernet.toy()
+
+    def forward(self, image):
+        field = self.inner(image)
+        return {"field": field, "mean": field.mean((2, 3)), "seen": field > 0}
+
+
+def test_a_network_that_is_not_registered(net):
+    own = Unnamed().train()
+    smallest = activate(own, search_space(own).smallest())
+    subnet = vizoo.best_subnet(own, {"latency": "100s"}, size=(16, 24))
+    assert subnet.architecture == search_space(own).largest() and subnet.difference == 0
+    assert active(own) == smallest
+    settings = {"size": (16, 24), "samples": 4, "held_out": 0, "seconds": 0.0}
+    assert vizoo.latency_table(own, **settings).model == {"name": "Unnamed"}
+    assert vizoo.benchmark(own, 16, 24, seconds=0)["model"] == "Unnamed"
 
 
 def test_what_lies_beside_the_weights_is_used(net, monkeypatch):
