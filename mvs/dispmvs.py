@@ -385,6 +385,8 @@ def fuse(maps: Tensor, depth_range: Tensor) -> Tensor:
 def _padded(size: int) -> int:
     whole = (size + _COARSE - 1) // _COARSE * _COARSE
     # A traced size is a tensor, and one that is exported a symbol.
+    if isinstance(whole, int):
+        return max(whole, _SMALLEST)
     if isinstance(whole, Tensor):
         return whole.clamp(min=_SMALLEST)
     return cast(int, torch.sym_max(whole, _SMALLEST))

@@ -218,7 +218,8 @@ class SphereDepthNet(nn.Module):
     def forward_faces(self, texture: Tensor) -> tuple[Tensor, ...]:
         """`forward_stages` of colours at the faces of level L + k, (N, F, 3), RGB in [0, 1]."""
         depth, decoded = self._decode(texture)
-        sides = [self._depth(side(x)[..., 0]) for side, x in zip(self.sides, decoded, strict=False)]
+        coarser = zip(self.sides, decoded[:-1], strict=True)
+        sides = [self._depth(side(x)[..., 0]) for side, x in coarser]
         return depth, *reversed(sides)
 
     def texture(self, image: Tensor, rotation: Tensor | None = None) -> Tensor:

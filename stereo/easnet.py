@@ -188,7 +188,8 @@ class EASNet(MatchingNetwork):
 
     def cost_volumes(self, left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
         """Mean products of features, (B, D_i, h_i, w_i) for each level i, finest first."""
-        return [correlation(*level) for level in zip(left, right, self.candidates, strict=False)]
+        levels = zip(left, right, self.candidates[: len(left)], strict=True)
+        return [correlation(*level) for level in levels]
 
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
         height, width = left.shape[-2:]
@@ -204,8 +205,10 @@ class EASNet(MatchingNetwork):
         if self.sharp:
             disparities[-1], share = peak_argmin(scores[0].float())
         half = [_half(view) for view in (left, right)]
-        sizes = zip(self.refinement, (half, (left, right)), (share, None), strict=False)
-        for refine, images, certainty in sizes:
+        sizes = (half, share), ((left, right), None)
+        for refine, (images, certainty) in zip(
+            self.refinement, sizes[: len(self.refinement)], strict=True
+        ):
             disparity, features = refine(disparities[-1], *images, certainty)
             disparities.append(disparity)
         if len(self.refinement) == 1:

@@ -143,9 +143,11 @@ def match(net: Any, features: Iterable[Tensor]) -> tuple[list[Tensor], list[Tens
         features: of the left and then the right views, (2 B, C, h, w), in the order of the stems.
     """
     pairs = [level.chunk(2) for level in features]
+    count = len(net.stems)
+    levels = zip(net.stems, pairs[:count], net.candidates[:count], strict=True)
     costs = [
         stem(torch.cat((cosines(left, right, candidates), left), 1))
-        for stem, (left, right), candidates in zip(net.stems, pairs, net.candidates, strict=False)
+        for stem, (left, right), candidates in levels
     ]
     costs = net.aggregation(costs)
     scores = [head(cost) for head, cost in zip(net.heads, costs, strict=True)]

@@ -175,7 +175,7 @@ class _TwoStage(nn.Module):
 
     def _layout(self, image: Tensor) -> Tensor:
         """The image in the weights' memory layout: one tensor in another makes `cat` fall back."""
-        weight = next(self.extract_network.parameters(), image)
+        weight = (*self.extract_network.parameters(), image)[0]
         if weight.is_contiguous(memory_format=torch.channels_last):
             return image.contiguous(memory_format=torch.channels_last)
         return image

@@ -70,14 +70,18 @@ def parameters() -> list:
     return [*CHEAP, *slow]
 
 
-def convert(published: str) -> tuple:
-    """The network, a picture (or video) for it, and what it is converted to."""
+def opened(published: str) -> tuple:
+    """The network of an entry of the list, and a picture (or video) for it."""
     name, _, side = published.partition(":")
     size = int(side or 64)
     shape = (1, 3, 4, 32, 32) if name.startswith("video") else (1, 3, size, size)
+    return build(name, size).eval(), torch.rand(shape)
+
+
+def convert(published: str) -> tuple:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        net, image = build(name, size).eval(), torch.rand(shape)
+        net, image = opened(published)
         return net, image, nas.convert(net, image)
 
 
