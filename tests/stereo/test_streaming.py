@@ -500,7 +500,7 @@ def test_what_is_kept_of_a_frame_is_a_few_numbers(predictor, tmp_path, monkeypat
 
     def many():
         for index in range(300):
-            if index in (100, 299):
+            if index in (80, 90, 100, 280, 290, 299):
                 statistics = tracemalloc.take_snapshot().filter_traces(own).statistics("filename")
                 held.append(statistics[0].size)
             yield frame._replace(name=f"{index:06d}")
@@ -511,7 +511,8 @@ def test_what_is_kept_of_a_frame_is_a_few_numbers(predictor, tmp_path, monkeypat
         stream(predictor, StereoSequence("mine", many()), tmp_path, settled=first)
     finally:
         tracemalloc.stop()
-    assert held[1] - held[0] < 40 * 200  # bytes
+    # The least of three moments: at some a frame is on its way.
+    assert min(held[3:]) - min(held[:3]) < 40 * 200  # bytes
 
 
 def test_asked_to_stop(predictor, tmp_path):
