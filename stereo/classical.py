@@ -77,14 +77,11 @@ def fill_holes(disparity: np.ndarray) -> np.ndarray:
     Args:
         disparity: (H, W) float32, pixels.
     """
-    before, after = (_carry(disparity[:, ::step])[:, ::step] for step in (1, -1))
-    filled = np.where(disparity > 0, disparity, np.fmin(before, after))
+    bounded = np.pad(disparity, ((0, 0), (1, 1)), constant_values=np.inf)
+    known = bounded > 0
+    holes = np.flatnonzero(~known)
+    passed = np.cumsum(known)[holes]  # how many are known before each
+    values = bounded[known]
+    bounded.flat[holes] = np.minimum(values[passed - 1], values[passed])
+    filled = bounded[:, 1:-1]
     return np.where(np.isfinite(filled), filled, 0)
-
-
-def _carry(disparity: np.ndarray) -> np.ndarray:
-    """Fill holes with the last value before them in the row; infinite where there is none."""
-    column = np.where(disparity > 0, np.arange(disparity.shape[1]), -1)
-    last = np.maximum.accumulate(column, axis=1)
-    carried = np.take_along_axis(disparity, np.maximum(last, 0), axis=1)
-    return np.where(last >= 0, carried, np.inf).astype(np.float32)

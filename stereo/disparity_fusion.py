@@ -79,12 +79,14 @@ class DisparityFusion(nn.Module):
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
         check_pair(left, right)
-        each = claims.split(1, 1)
         left, right = left - _GREY, right - _GREY
+        own, filled = (
+            (warp_by_disparity(right, claims[:, i : i + 1]) - left).abs().mean(1, keepdim=True)
+            for i in (0, 2)
+        )
+        matched = torch.where(hints[:, 1:2] > 0, own, filled)  # it is one or the other
         seen = [left / _CONTRAST]
-        for claim in each:
-            difference = (warp_by_disparity(right, claim) - left).abs().mean(1, keepdim=True)
-            seen.append(difference / _DIFFERENCE)
+        seen += [difference / _DIFFERENCE for difference in (own, matched, filled)]
         seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
         seen.append(hints)
         height, width = left.shape[-2:]
