@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,12 +35,13 @@ class PredictionTable(BasePredictionWriter):
         batch_indices: Any,
     ) -> None:
         """Write the table, of all processes."""
-        names = [name for batch in predictions for name in batch["name"]]
-        rows = [row for batch in predictions for row in batch["probabilities"].tolist()]
+        found = [(b["name"], b["probabilities"].tolist()) for b in predictions]
+        samples = [sample for batch in found for sample in zip(*batch, strict=True)]
         if trainer.world_size > 1:
             parts: list[Any] = [None] * trainer.world_size
-            torch.distributed.all_gather_object(parts, (names, rows))
-            names, rows = ([entry for part in parts for entry in part[i]] for i in (0, 1))
+            torch.distributed.all_gather_object(parts, samples)
+            turns = itertools.zip_longest(*parts)  # samples are dealt out to processes in turn
+            samples = [sample for turn in turns for sample in turn if sample is not None]
         if trainer.is_global_zero:
-            classes = predictions[0]["classes"]
-            write_predictions(self.path, classes, names, rows)
+            names, rows = zip(*samples, strict=True)
+            write_predictions(self.path, predictions[0]["classes"], names, rows)

@@ -15,6 +15,7 @@ __all__ = [
     "activate",
     "activate_part",
     "active",
+    "architecture_of",
     "elastic_modules",
     "extract",
     "search_space",
@@ -107,13 +108,18 @@ def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool =
                     f"{name or 'the network'} ({type(module).__name__}) keeps something elastic "
                     f"as {attribute!r}: leave choices and values to the layers"
                 )
-    named = getattr(network, "architecture", None)
-    if isinstance(named, dict):
+    if named := architecture_of(network):
         cast("Any", network).architecture = {**named, "subnet": architecture.to_json()}
     vars(network).pop("subspace", None)  # there is nothing to choose in it
     if not inherit:
         network.apply(_reset)
     return cast(_Network, network)
+
+
+def architecture_of(network: nn.Module) -> dict[str, Any]:
+    """What `create_model` made a network of, its `name` among it; of any other network nothing."""
+    known = getattr(network, "architecture", None)
+    return dict(known) if isinstance(known, dict) else {}
 
 
 def subnet_of(model: _Network, subnet: Mapping[str, Any] | None) -> _Network:

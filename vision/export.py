@@ -24,6 +24,7 @@ from torch.utils import _pytree
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
+from ..nas.supernet import architecture_of
 from ._export_formats import LOUD, METADATA, Format, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, folded, standalone
@@ -117,7 +118,7 @@ def export(
     progress("loading")
     if not isinstance(model, nn.Module):
         model, weights = open_named(model)
-    net = standalone(model)
+    net = standalone(getattr(model, "_orig_mod", model))  # of what `torch.compile` wraps
     if precision == "int8":
         net = folded(net)
     with evaluating(net), torch.no_grad(), quiet(LOUD), warnings.catch_warnings():
@@ -243,7 +244,7 @@ def _output_names(net: nn.Module, output: Any) -> tuple[str, ...]:
 
 def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
     """What the file says of itself: JSON values."""
-    architecture = dict(getattr(net, "architecture", {}))
+    architecture = architecture_of(net)
     inputs = []
     for index, (name, x) in enumerate(zip(job.input_names, job.inputs, strict=True)):
         axes = job.axes[index] if job.axes else {}

@@ -40,9 +40,10 @@ def input_names(net: nn.Module) -> list[str]:
     own = getattr(net, "input_names", None)
     if own is not None:
         return list(own)
+    forward = getattr(net, "_orig_mod", net).forward  # of what `torch.compile` wraps
     return [
         argument.name
-        for argument in inspect.signature(net.forward).parameters.values()
+        for argument in inspect.signature(forward).parameters.values()
         if argument.default is argument.empty
         and argument.kind in (argument.POSITIONAL_ONLY, argument.POSITIONAL_OR_KEYWORD)
     ]

@@ -24,6 +24,7 @@ from ..common.progress import quiet
 from ..common.system import installed_version
 from ..common.timing import measure_in_turns
 from ..nas.efficiency.provenance import device_name
+from ..nas.supernet import architecture_of
 from ._export_formats import FORMATS, LOUD, Job
 from .export import export
 from .hub.download import cache_folder
@@ -79,7 +80,7 @@ def prepared(
     """
     device = torch.device(device)
     if runtime == "auto":
-        # In OpenVINO's bfloat16 EASNet's error was three times as large.
+        # OpenVINO's bfloat16 errs more, and is compiled anew for each size.
         if device.type == "cpu" and dtype == torch.float32:
             return Fastest(net)
         runtime = "torch"
@@ -337,7 +338,7 @@ def _file(net: nn.Module, key: str, suffix: str) -> Path:
     sources = sorted({*map(_source, kinds), *map(_folder, _CALLED)})
     facts = (fingerprint(net), key, torch.__version__, installed_version(), *sources)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    name = getattr(net, "architecture", {}).get("name", type(net).__name__)
+    name = architecture_of(net).get("name", type(net).__name__)
     return cache_folder().with_name("runtimes") / f"{name}-{digest}{suffix}"
 
 

@@ -12,6 +12,7 @@ from ..common.counts import count, count_parameters
 from ..common.energy import joules
 from ..common.memory import PeakMemory
 from ..common.timing import measure
+from ..nas.supernet import architecture_of
 from .inference import optimize
 from .inputs import example_inputs
 
@@ -55,7 +56,7 @@ def benchmark(
     # The optimised copy casts by itself, so it runs without autocast.
     runs["optimised"] = _time(optimize(net, dtype), inputs, torch.float32, seconds)
     return {
-        "model": getattr(net, "architecture", {}).get("name", type(net).__name__),
+        "model": architecture_of(net).get("name", type(net).__name__),
         "size": [height, width],
         "batch": batch,
         "device": str(device),

@@ -420,6 +420,14 @@ def test_a_config_that_is_none(toy, capsys, content, says):
     assert says in error(capsys, *FIT, "-c", "bad.yaml")
 
 
+def test_a_module_of_this_folder(toy, capsys, monkeypatch):
+    (toy / "own").mkdir()
+    monkeypatch.chdir("own")
+    Path("mine.py").touch()
+    line = error(capsys, "fit", "-c", "../toy.yaml", "--data=mine.Data")
+    assert "'mine'; `python -m vizoo` in place of `vizoo` finds modules of this folder" in line
+
+
 def test_options_that_a_data_module_hands_on(toy, capsys):
     module = "--data=vizoo.datasets.stereo.StereoDataModule"
     line = error(capsys, *FIT, module, "--data.batchsize=3")

@@ -155,6 +155,12 @@ def test_inputs_other_than_images(tmp_path):
     assert exported.metadata["outputs"] == ["scores", "scaled"]
 
 
+def test_what_is_compiled_is_exported_as_what_it_wraps(tmp_path):
+    net = torch.compile(nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU()).eval(), backend="eager")
+    exported = export(net, tmp_path / "net.pt", to="torchscript", size=(8, 12))
+    assert exported.metadata["model"] == "Sequential" and len(exported.metadata["inputs"]) == 1
+
+
 def test_a_graph_in_words_does_not_count(tmp_path):
     """What symbolic sizes take in a program's JSON says nothing of surplus weights."""
     with zipfile.ZipFile(tmp_path / "net.pt2", "w") as archive:

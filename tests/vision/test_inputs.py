@@ -30,6 +30,7 @@ class Three(Net):
     ("net", "names"), [(One(), ["image"]), (Three(), ["left", "middle", "right"])]
 )
 def test_as_many_images_as_the_network_takes(net, names):
+    assert input_names(torch.compile(net, backend="eager")) == names
     inputs, views = example_inputs(net, 8, 16, batch=2), len(names)
     assert input_names(net) == names
     assert [tuple(image.shape) for image in inputs] == [(2, 3, 8, 16)] * views

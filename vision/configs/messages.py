@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import re
+from pathlib import Path
 
 from lightning.pytorch import Trainer
 
@@ -105,6 +106,8 @@ def _nearest_name(text: str) -> str:
         names = list(inspect.signature(Trainer).parameters)
     elif match := re.search(r"not accept option '()(\w+)", text):
         names = ["ckpt_path", "data", "model", "seed_everything", "trainer"]
+    elif (match := re.search(r"No module named '(\w+)'", text)) and Path(f"{match[1]}.py").exists():
+        return "; `python -m vizoo` in place of `vizoo` finds modules of this folder"
     else:
         return ""
     near = difflib.get_close_matches(match[2], names, n=1)

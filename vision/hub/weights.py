@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ...common.files import atomic_write, few
 from ...common.system import installed_version
-from ...nas.supernet import activate_part
+from ...nas.supernet import activate_part, architecture_of
 from ._low_rank import merged_state
 from ._pickles import load_pickle, stand_in
 from .record import WeightsRecord
@@ -87,7 +87,7 @@ def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
     Raises:
         ValueError: a model without ``architecture``.
     """
-    architecture = dict(getattr(model, "architecture", {}))
+    architecture = architecture_of(model)
     name = architecture.pop("name", None)
     if not name:
         raise ValueError(

@@ -22,7 +22,7 @@ from ...nas.efficiency.build import build
 from ...nas.efficiency.provenance import Conditions, software
 from ...nas.efficiency.table import LatencyTable
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import extract, search_space
+from ...nas.supernet import architecture_of, extract, search_space
 from ..hub.create import open_model
 from ..hub.registry import list_models, model_info
 from ..inference import optimize
@@ -69,7 +69,7 @@ def space_of(net: nn.Module) -> SearchSpace:
     part = getattr(net, "subspace", None)
     space = search_space(net) if part is None else SearchSpace.from_json(part)
     if not any(len(choice.values) > 1 for choice in space):
-        architecture = getattr(net, "architecture", {})
+        architecture = architecture_of(net)
         name = architecture.get("name", type(net).__name__)
         what = "a subnet" if "subnet" in architecture else f"{name} is no supernet"
         raise ValueError(
@@ -174,11 +174,11 @@ class Bench:
         runtime, facts = self.conditions.runtime, software()
         # Distributions of a module have many names, such as onnxruntime-gpu.
         facts.setdefault(runtime, importlib.import_module(runtime).__version__)
-        return LatencyTable(dict(self._architecture), self.space, self.conditions, facts)
+        return LatencyTable(self._architecture, self.space, self.conditions, facts)
 
     @property
     def _architecture(self) -> dict[str, Any]:
-        return getattr(self.net, "architecture", {"name": type(self.net).__name__})
+        return architecture_of(self.net) or {"name": type(self.net).__name__}
 
     def complete(
         self,

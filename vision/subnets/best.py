@@ -327,16 +327,9 @@ def table_beside(
     """The complete latency table that lies beside a supernet's weights, if it serves.
 
     That is NAME.RUNTIME.DTYPE.latency.json, else NAME.RUNTIME.latency.json, else NAME.latency.json.
-
-    Args:
-        source: what `load_supernet` took.
-        net: what it gave.
-        space: likewise.
-        size: (height, width) that it has to be of; None for any.
-        batch: likewise; None for one image.
-        device: likewise; None for ``cpu``.
-        dtype: likewise; None for ``float32``.
-        runtime: likewise; None for ``torch``.
+    The source is what `load_supernet` took, network and space what it gave. The table has to be of
+    the size, (height, width), None for any, and of the other conditions, None for one image, on
+    ``cpu``, in ``float32``, by ``torch``.
 
     Raises:
         ValueError: the file there is damaged.

@@ -75,6 +75,7 @@ class Unnamed(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.inner = toy_supernet.toy()
+        self.architecture = "of its own"
 
     def forward(self, image):
         field = self.inner(image)
@@ -90,6 +91,10 @@ def test_a_network_that_is_not_registered(net):
     settings = {"size": (16, 24), "samples": 4, "held_out": 0, "seconds": 0.0}
     assert vizoo.latency_table(own, **settings).model == {"name": "Unnamed"}
     assert vizoo.benchmark(own, 16, 24, seconds=0)["model"] == "Unnamed"
+    with pytest.raises(ValueError, match="Unnamed is no supernet: there is nothing to choose"):
+        vizoo.best_subnet(subnet.network, {"macs": "1G"})
+    with pytest.raises(ValueError, match="Unnamed has no `architecture` with a name"):
+        vizoo.save_weights(own, "own.safetensors")
 
 
 def test_what_lies_beside_the_weights_is_used(net, monkeypatch):
