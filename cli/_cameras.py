@@ -141,17 +141,19 @@ def raw_rectifier(
     return estimated_rectifier(views)
 
 
-def common_calibration(args: argparse.Namespace, left: Path) -> StereoCalibration | None:
-    """The calibration of --calib or the numbers, for a left image or a folder of them."""
+def common_calibration(
+    args: argparse.Namespace, left: Path, found: Path | None = None
+) -> StereoCalibration | None:
+    """The calibration of --calib, the numbers or a file, for a left image or a folder of them."""
     from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 
     numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
     numbers = {name: value for name, value in numbers.items() if value is not None}
-    if args.calib is not None:
-        if numbers:
-            raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
-        return read_calibration(args.calib, args.baseline_unit or "mm", grey=_grey(left))
+    if args.calib is not None and numbers:
+        raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
     if not numbers:
+        if file := args.calib or found:
+            return read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
         return None
     if args.baseline_unit is not None:
         raise ValueError("--baseline-unit is that of a file; --baseline takes metres")

@@ -175,13 +175,13 @@ def _find_folders(text: str) -> list[Pair]:
             "the right image, a folder, or --list FILE"
         )
     if (sides := side_folders(root)) is not None:
-        pairs, calibration = find_pairs(*([str(side)] for side in sides)), _calibration(root)
+        pairs, calibration = find_pairs(*([str(side)] for side in sides)), calibration_in(root)
         return [
-            replace(pair, calibration=calibration or _calibration(root / "calib", pair.left.stem))
+            replace(pair, calibration=calibration or calibration_in(root / "calib", pair.left.stem))
             for pair in pairs
         ]
-    folders = [root, *sorted(path for path in root.iterdir() if path.is_dir())]
-    found = {folder: _pair_of(folder) for folder in folders}
+    inner = (path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    found = {folder: _pair_of(folder) for folder in (root, *sorted(inner))}
     say_passed_over(folder for folder, pair in found.items() if pair is None)
     pairs = [pair for pair in found.values() if pair is not None]
     if not pairs:
@@ -196,10 +196,10 @@ def _find_folders(text: str) -> list[Pair]:
 def _pair_of(folder: Path) -> Pair | None:
     if (sides := sides_in(folder)) is None:
         return None
-    return Pair(*sides, folder.resolve().name, _calibration(folder))
+    return Pair(*sides, folder.resolve().name, calibration_in(folder))
 
 
-def _calibration(folder: Path, name: str = "calib") -> Path | None:
+def calibration_in(folder: Path, name: str = "calib") -> Path | None:
     file = folder / f"{name}.txt"
     return file if file.is_file() else None
 

@@ -73,11 +73,17 @@ def add_calibration(parser: argparse.ArgumentParser) -> None:
 def rectify_frames(
     args: argparse.Namespace, sequence: StereoSequence
 ) -> tuple[Rectifier | None, StereoCalibration | None]:
-    """What rectifies frames, if asked for, and the calibration of the pairs that come, if known."""
+    """What rectifies frames, if asked for, and the calibration of the pairs that come, if known.
+
+    That is by default the ``calib.txt`` of a folder of both views.
+    """
     from ..datasets.stereo.calibration import scaling_notes
     from ..stereo.captures import without_secrets
+    from ._pairs import calibration_in
 
-    own = common_calibration(args, Path(str(args.source)))
+    alone = not (args.right or args.raw or args.auto_rectify)
+    found = calibration_in(Path(args.source)) if alone else None
+    own = common_calibration(args, Path(sequence.facts["left"]), found)
     with closing(sequence.peek()) as frames:
         first = next(frames, None)
         if first is None:
@@ -99,7 +105,8 @@ def rectify_frames(
     try:
         fitted = own.fitted(width, height)
     except ValueError as error:
-        raise ValueError(f"{without_secrets(args.source)}: {args.calib}: {error}") from error
+        where = f"{without_secrets(args.source)}: {args.calib or found}"
+        raise ValueError(f"{where}: {error}") from error
     sequence.notes += scaling_notes((own.width, own.height), width, height)
     return None, fitted
 

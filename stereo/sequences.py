@@ -188,8 +188,8 @@ def _folders(words: list[str]) -> StereoSequence:
 def _images(word: str) -> list[Path]:
     """Images of a folder or glob, by their numbers: 2.png before 10.png."""
     folder = Path(word)
-    files = images_in(folder) if folder.is_dir() else [Path(f) for f in glob.glob(word)]
-    files = [file for file in files if file.suffix.lower() in SUFFIXES]
+    found = images_in(folder) if folder.is_dir() else map(Path, glob.glob(word, recursive=True))
+    files = [file for file in found if file.suffix.lower() in SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{word}: no image there ({' '.join(SUFFIXES)})")
     return sorted(files, key=lambda file: by_numbers(str(file)))

@@ -47,8 +47,9 @@ _RATE = 10.0  # frames a second of a video where the source says none
 _ROOM = 1.25  # of colours, for what comes nearer than in the first frame
 _TURN = 0.1  # seconds after which a wait looks whether it is to end
 # So many frames, and from then on one of so many, are looked at in a small copy, at least so wide,
-# in which what all but one pixel in fifty stay below can be seen.
-_LOOKS, _NARROW, _NEARLY_ALL = 8, 72, 0.98
+# in which what all but one pixel in fifty stay below can be seen: in narrower ones some networks
+# find disparities as large as the picture.
+_LOOKS, _NARROW, _NEARLY_ALL = 8, 144, 0.98
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,8 @@ def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
     records = _paired(columns, encoding)
     if len(maps) == len(lefts):
         return records
-    known = {_stem(file): file for file in sorted(maps, key=_preference, reverse=True)}
+    ranked = sorted(maps, key=lambda file: -_SUFFIXES.index(Path(file).suffix.lower()))
+    known = {_stem(file): file for file in ranked}
     if maps and not known.keys() & set(map(_stem, lefts)):
         warnings.warn(
             f"{folder}: {len(maps)} disparity maps for {len(lefts)} images, and none has the name "
@@ -222,13 +223,10 @@ def _stem(file: str) -> str:
     return Path(file).stem
 
 
-def _preference(file: str) -> int:
-    return _SUFFIXES.index(Path(file).suffix.lower())
-
-
 def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:
     records = []
-    for folder in (root, *sorted(filter(Path.is_dir, root.iterdir()))):
+    inner = (path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
+    for folder in (root, *sorted(inner)):
         if (sides := sides_in(folder)) is not None:
             files = [folder / f"{name}{suffix}" for name in _TRUTHS for suffix in _SUFFIXES]
             truth = next((str(file) for file in files if file.is_file()), None)

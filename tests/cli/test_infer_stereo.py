@@ -531,6 +531,7 @@ def test_folders_of_pair_folders(scene, capsys, names):
     (scene / "pairs/a/calib.txt").write_text((scene / "calib.txt").read_text())
     (scene / "pairs/c").mkdir()
     half = shutil.copy(scene / "pairs/b" / names[1], f"pairs/c/{names[1]}")
+    shutil.copytree(scene / "pairs/b", scene / "pairs/.trash")
     (scene / "pairs/c/im0.heic").touch()
     rest = ("--model", "stand-in", "--format", "npy", "--json")
     assert call("pairs", "--out", "out", *rest) == 0

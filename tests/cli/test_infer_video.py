@@ -257,6 +257,8 @@ def test_a_calibration_of_other_pictures(scene, capsys):
     write_calibration(scene / "calib.txt", camera)
     said = refused(capsys, "pairs", "--calib", "calib.txt")
     assert "pairs: calib.txt: calibration is for images of 99x48, these have 80x48" in said
+    write_calibration(scene / "pairs/calib.txt", camera)
+    assert "pairs: pairs/calib.txt: calibration is for" in refused(capsys, "pairs")
 
 
 def test_depth_of_rectified_videos(scene, capsys):
@@ -267,6 +269,27 @@ def test_depth_of_rectified_videos(scene, capsys):
     assert summary(scene)["camera"]["focal"] == 100
     assert call("left.mp4", "right.mp4", "--focal", "50", "--baseline", "0.2") == 0
     assert summary(scene)["camera"]["focal"] == 50
+
+
+def test_depth_of_a_folder_with_its_calibration(scene):
+    camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=80, height=48)
+    write_calibration(scene / "pairs/calib.txt", camera)
+    assert call("pairs", "--format", "png") == 0
+    assert set(read_pixels(scene / "out/pairs_depth/1.png").flat) == {4000}
+    assert call("pairs", "--focal", "50", "--baseline", "0.2") == 0
+    assert summary(scene)["camera"]["focal"] == 50
+
+
+def test_the_grey_cameras_of_a_folder(scene):
+    """Which of KITTI's cameras it is, is told by the folders that were found."""
+    (scene / "pairs/left").rename(scene / "pairs/image_0")
+    (scene / "pairs/right").rename(scene / "pairs/image_1")
+    shifts = {"P0": 0, "P1": -20, "P2": 0, "P3": -50}
+    rows = (f"{name}: 100 0 40 {shift} 0 100 24 0 0 0 1 0" for name, shift in shifts.items())
+    (scene / "pairs/calib.txt").write_text("\n".join(rows))
+    for words in ((), ("--calib", "pairs/calib.txt")):
+        assert call("pairs", *words) == 0
+        assert summary(scene)["camera"]["baseline"] == 0.2
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def test_folders_in_the_order_of_numbers(tmp_path):
     assert (sequence.rate, sequence.length) == (None, 12)
     frames = check(sequence, 12, tolerance=0.1)
     assert [frame.name for frame in frames] == [str(i) for i in range(12)]
-    for right in (root / "right", f"{root}/right/*.png"):
+    for right in (root / "right", f"{root}/right/*.png", f"{root}/**/right/*.png"):
         check(open_sequence(root / "left", right), 12, tolerance=0.1)
 
 

@@ -143,6 +143,18 @@ def test_what_comes_nearer_than_the_first_frame_allows_is_said(tmp_path, largest
         assert report.notes == [] and far.median() == pytest.approx(30, abs=0.5)
 
 
+def test_what_networks_find_in_very_narrow_copies_is_not_said(tmp_path):
+    class Lost(BlockMatcher):
+        def forward(self, left, right):
+            found = super().forward(left, right)
+            return found if left.shape[-1] > 128 else found + left.shape[-1]
+
+    shown = (frame for frame in near(8, 8))
+    cut = (StereoFrame(left[:, :256], right[:, :256], name) for left, right, name, _ in shown)
+    report = run(StereoPredictor(Lost(16)), StereoSequence("mine", cut), tmp_path)
+    assert report.beyond == 0 and report.notes == []
+
+
 def test_of_a_long_sequence_some_frames_are_looked_at(tmp_path):
     """The first eight and every eighth."""
     predictor = StereoPredictor(BlockMatcher(16))

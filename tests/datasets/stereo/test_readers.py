@@ -306,9 +306,12 @@ def test_a_list_in_a_folder_that_a_link_leads_to(tmp_path, trees):
 
 
 def test_folders_of_pairs_are_called_as_the_links_to_them(tmp_path, trees, monkeypatch):
-    """Where links lead, folders may share a name, and predictions of one name one file."""
+    """Where links lead, folders may share a name, and predictions of one name one file.
+
+    Hidden ones are not looked at.
+    """
     (tmp_path / "all").mkdir()
-    for name in ("a", "b"):
+    for name in ("a", "b", ".c"):
         views = [tmp_path / name / f"scene/{side}.png" for side in ("left", "right")]
         trees.write_pair(*views, views[0].with_name("truth.pfm"), 0, 1)
         (tmp_path / "all" / name).symlink_to(views[0].parent)
