@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epochs",
         type=int,
         metavar="N",
-        help=f"of --train, at most a minute each (default: {_EPOCHS})",
+        help=f"of --train, about a minute each (default: {_EPOCHS})",
     )
     parser.add_argument(
         "--seed", type=int, metavar="N", help="show another generated pair (default: the tour's)"

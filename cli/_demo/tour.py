@@ -65,7 +65,7 @@ def show_tour(
 ) -> dict[str, Any]:
     """The pair, subnets for this machine, a training, a picture of every other family.
 
-    The training takes at most a minute for each of `epochs`; a test follows if `tested`.
+    The training takes about a minute for each of `epochs`; a test follows if `tested`.
     What else is given and returned is as of `show_pair`.
     """
     where = choose_device(device)

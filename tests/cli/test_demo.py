@@ -121,7 +121,8 @@ def test_the_best_shipped_network_leads_beside_opencv(shipped, tmp_path, capsys)
     assert main([*PAIR, "--json"]) == 0
     names = [network["name"] for network in json.loads(capsys.readouterr().out)["networks"]]
     assert names == ["match_plain.toy, guided", "StereoSGBM (OpenCV)"]
-    assert "One supernet" not in (tmp_path / "demo/pair.html").read_text()
+    page = (tmp_path / "demo/pair.html").read_text()
+    assert "One supernet" not in page and "“Guided”: " in page
 
 
 def test_the_page_needs_nothing_else(front, tmp_path):

@@ -229,21 +229,21 @@ def _legend(
 ) -> np.ndarray:
     from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+    from matplotlib.ticker import FixedLocator, NullLocator
 
     size = float(np.clip(height / 45, 8, 22))  # type size in points, growing with the picture
-    width = round(size * 8.5)
-    figure = Figure((width / 100, height / 100), dpi=100, facecolor="white")
-    axes = figure.add_axes((0.12, 0.04, 0.2, 0.92))
+    figure = Figure((size / 5, height / 100), dpi=100, facecolor="white")  # wide, and cut below
+    axes = figure.add_axes((0.05, 0.04, 0.085, 0.92))
     scale = _scale(low, high, (low, high), logarithmic)
     bar = figure.colorbar(ScalarMappable(scale, palette), cax=axes)
     if logarithmic:
         bar.ax.yaxis.set_major_locator(FixedLocator(_ticks(low, high)))
-        bar.ax.yaxis.set_major_formatter(StrMethodFormatter("{x:.3g}"))
+        bar.ax.yaxis.set_major_formatter(lambda x, _: f"{x:.0f}" if x > 999 else f"{x:.3g}")
         bar.ax.yaxis.set_minor_locator(NullLocator())
     bar.set_label(label, fontsize=size)
     bar.ax.tick_params(labelsize=size, width=0.6)
     bar.outline.set_linewidth(0.6)
+    width = math.ceil(100 * figure.get_tightbbox().x1 + size / 2)  # its numbers are of any length
     return draw_figure(figure)[:height, :width]
 
 

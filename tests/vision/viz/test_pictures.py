@@ -47,7 +47,9 @@ def test_logarithmic_colours_follow_ratios():
     assert disparity_picture(np.zeros((4, 4)), logarithmic=True).size
 
 
-@pytest.mark.parametrize(("low", "high"), [(1.3, 19.4), (0.9, 11), (0.1, 50), (3.0, 3.1), (1, 10)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.3, 19.4), (0.9, 11), (0.1, 50), (3.0, 3.1), (425, 1935)]
+)
 def test_a_logarithmic_legend_reaches_both_ends(low, high, monkeypatch):
     figures = []
     draw = colour.draw_figure
@@ -59,7 +61,18 @@ def test_a_logarithmic_legend_reaches_both_ends(low, high, monkeypatch):
     assert len(ticks) > 3 or high < 2 * low
     steps = np.diff(np.log(ticks)) / np.log(high / low)
     assert steps[0] > 0.05 and steps[-1] > 0.05
-    assert figure.axes[0].get_yticklabels()[-1].get_text() == f"{high:.3g}"
+    assert figure.axes[0].get_yticklabels()[-1].get_text() == str(high)
+
+
+def test_a_legend_has_room_for_its_label_beside_long_numbers():
+    how = {"low": 0.306, "high": 7.96, "logarithmic": True}
+    plain, labelled = (
+        disparity_picture(np.full((320, 60), 2.0), label=label, **how)
+        for label in ("", "depth [m]")
+    )
+    added = labelled[:, plain.shape[1] :]
+    assert (added.min(axis=(0, 2)) < 90).sum() > 5  # columns with type
+    assert labelled[:, -3:].min() == plain[:, -3:].min() == 255
 
 
 def test_range_ignores_outliers_and_unknown_pixels():
