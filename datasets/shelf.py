@@ -193,11 +193,7 @@ def _hold(folder: Path) -> None:
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise PermissionError(f"cache memory: {folder} belongs to another user; choose disk")
     handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _empty(folder)  # of one who was killed
-    except BlockingIOError:
-        pass
+    _empty(folder, handle)  # of one who was killed
     fcntl.flock(handle, fcntl.LOCK_SH)
     _held[folder] = handle
     atexit.register(_release, folder, os.getpid())
@@ -207,15 +203,16 @@ def _release(folder: Path, process: int) -> None:
     handle = _held.pop(folder, None)
     if handle is None or process != os.getpid():
         return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _empty(folder)
-    except BlockingIOError:
-        pass
+    _empty(folder, handle)
     os.close(handle)
 
 
-def _empty(folder: Path) -> None:
+def _empty(folder: Path, handle: int) -> None:
+    """Remove what is in a folder, unless other processes hold it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -203,15 +203,31 @@ class Selection(Placed):
     def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """The active positions, joined where they touch."""
         runs: list[tuple[int, int]] = []
-        for position, (choice, least, *_) in enumerate(self.places):
-            value = None if choice is None else values.get(choice.name)
+        end = -1
+        for name, least, start, length in self._stretches:
+            value = values.get(name)
             if value is not None and value < least:
                 continue
-            if runs and sum(runs[-1]) == position:
-                runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+            if start == end:
+                runs[-1] = (runs[-1][0], runs[-1][1] + length)
             else:
-                runs.append((position, 1))
+                runs.append((start, length))
+            end = start + length
         return tuple(runs)
+
+    @functools.cached_property
+    def _stretches(self) -> list[tuple[Any, Scalar, int, int]]:
+        """Choice, value, start and length of neighbours that are active together."""
+        found, start = [], 0
+        for (name, least), places in itertools.groupby(self.places, _condition):
+            length = len(list(places))
+            found.append((name, least, start, length))
+            start += length
+        return found
+
+
+def _condition(place: Place) -> tuple[str | None, Scalar]:
+    return place.choice.name if place.choice else None, place.least
 
 
 @dataclass(frozen=True)

@@ -50,16 +50,22 @@ def room(module: str) -> str:
     return module.split(".")[0] if "." in module or module in FLOORS else ""
 
 
+@functools.cache
+def statements(text: str) -> list[ast.Import | ast.ImportFrom]:
+    """The imports of a module's text, at its top or within functions."""
+    return [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Import | ast.ImportFrom)]
+
+
 def imports(module: str, file: Path, known: dict[str, Path]) -> set[str]:
     """The modules of the package that ``file`` imports, at its top or within functions."""
     package = ["vizoo", *module.split(".")] if module else ["vizoo"]
     if file.name != "__init__.py":
         package = package[:-1]
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in statements(file.read_text()):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*base, *(node.module.split(".") if node.module else [])])
             # `from .. import stereo` names a module, `from ..stereo import x` may name a function.

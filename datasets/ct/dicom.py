@@ -188,10 +188,9 @@ def read_dicom(
     load(0)  # before several threads open what it comes from
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(load, range(1, len(chosen))))
-    even = _interpolated(values, places, depth)
-    straight = even
+    straight = _interpolated(values, places, depth)
     if resample:
-        straight, affine = _straightened(even, affine, where)
+        straight, affine = _straightened(straight, affine, where)
     resampled = straight is not values
     region, told = first.told["BodyPartExamined"], first.told
     return CTVolume(

@@ -120,10 +120,7 @@ class ListedScans(CTDataset):
         root: the folder of the classes.
         list_file: the list, relative to `root` or absolute.
         classes: label of each class that the list may name, from 0 on.
-        preset: how scans are prepared.
-        value_range: see `CTDataset`.
-        cache: see there.
-        title: see there.
+        preset: how scans are prepared; other arguments as of `CTDataset`.
 
     Raises:
         FileNotFoundError: the list or files in it are missing; the message counts and names them.

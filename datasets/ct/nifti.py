@@ -70,8 +70,7 @@ def read_nifti(path: str | os.PathLike) -> CTVolume:
     if not np.isfinite(values).all():
         raise ValueError(f"{path}: holds values that are not finite")
     volume = CTVolume(values.transpose(2, 1, 0), affine, source=str(path))
-    slices = volume.oriented()[0].shape[0]
-    if slices < 2:
+    if len(volume.oriented()[0]) < 2:
         raise ValueError(f"{path}: one slice; a scan has several")
     return volume
 

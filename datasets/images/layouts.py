@@ -81,10 +81,7 @@ class ListedImages(ImageDataset):
         part: see `ImageFolders`; images of one ``source`` stay in one part.
         preset: how the images are prepared.
         classes: names in the order of their numbers; by default those of the whole list, sorted.
-        shares: see `ImageFolders`.
-        folds: see there.
-        fold: see there.
-        seed: see there.
+            Arguments of the split are those of `ImageFolders`.
 
     Raises:
         FileNotFoundError: the list or images are missing.

@@ -37,15 +37,14 @@ class ImageAugmentation:
     def __init__(self, name: str = "colour") -> None:
         check_choice("augmentation", name, NAMES)
         more = {
-            "mirror": [v2.Identity()],
-            "flips": [v2.Identity()],
-            "colour": [v2.ColorJitter(0.3, 0.3, 0.3, 0.03)],
-            "randaugment": [v2.RandAugment()],
-            "trivialaugment": [v2.TrivialAugmentWide()],
+            "colour": v2.ColorJitter(0.3, 0.3, 0.3, 0.03),
+            "randaugment": v2.RandAugment(),
+            "trivialaugment": v2.TrivialAugmentWide(),
         }
         flips = [v2.RandomHorizontalFlip(), v2.RandomVerticalFlip()]
         flips = flips[:1] if name == "mirror" else flips
-        self.name, self.flips, self.colours = name, v2.Compose(flips), v2.Compose(more[name])
+        self.name, self.flips = name, v2.Compose(flips)
+        self.colours = more.get(name, v2.Identity())
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
         """The sample with its image changed, drawn by `generator`; boxes move with it."""

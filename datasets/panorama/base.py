@@ -152,9 +152,7 @@ class ListedPanoramas(PanoramaDataset):
     Args:
         root: what the list's paths are relative to.
         list_file: the list, relative to `root` or absolute; lines without depth have no truth.
-        size: see `PanoramaDataset`.
-        max_depth: see there.
-        transform: see there.
+            Other arguments as of `PanoramaDataset`.
 
     Raises:
         FileNotFoundError: the list or files in it are missing; the message counts and names them.

@@ -1,22 +1,6 @@
-"""The Lightning data module of stereo: which sets to train, validate, test and predict on.
+"""The Lightning data module of stereo.
 
-In a YAML file of ``vizoo fit``::
-
-    data:
-      class_path: vizoo.datasets.stereo.StereoDataModule
-      init_args:
-        train:
-          - class_path: vizoo.datasets.stereo.KITTI2015
-            init_args: {root: $VIZOO_DATA/kitti2015, split: train}
-          - class_path: vizoo.datasets.stereo.KITTI2012
-            init_args: {root: $VIZOO_DATA/kitti2012, split: train}
-        weights: [2, 1]
-        val:
-          - class_path: vizoo.datasets.stereo.KITTI2015
-            init_args: {root: $VIZOO_DATA/kitti2015, split: val}
-        augmentation: kitti
-        crop_height: 256
-        crop_width: 512
+YAML files of ``vizoo fit`` that name it are in ``configs/stereo``.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ __all__ = ["Material", "TextureBank", "draw_material", "files_of", "texture_bank
 
 _SIDE = 512
 """Of a texture, texels."""
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp")
+_MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _LEVELS = 8
 _PAGES = 6
 _LARGEST = 4.0  # deviation that a texture keeps
@@ -154,14 +155,13 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     )
 
 
-def files_of(
-    kind: str, folder: str | None, suffixes: Sequence[str] = _SUFFIXES, what: str = "picture"
-) -> list[Path]:
-    """All files of some suffixes below a folder, in order; none where there is no folder.
+def files_of(kind: str, folder: str | None) -> list[Path]:
+    """All ``meshes``, or pictures, below a folder, in order; none where there is no folder.
 
     Raises:
         FileNotFoundError: no such folder, or no such file in it; the message begins with the kind.
     """
+    what, suffixes = ("mesh", _MESHES) if kind == "meshes" else ("picture", _PICTURES)
     if folder is None:
         return []
     if not os.path.isdir(folder):

@@ -20,7 +20,6 @@ from .shapes import Shape
 
 __all__ = ["Stock", "fingerprint", "stock"]
 
-_SUFFIXES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _TRIANGLES = 6000  # of a mesh; more are merged
 _HEIGHT = 512  # pixels of surroundings
 
@@ -47,8 +46,8 @@ def stock(
     Raises:
         FileNotFoundError: no such folder, or nothing of the kind in it.
     """
-    shapes = [_mesh(path) for path in _files("meshes", meshes)]
-    around = [_surroundings(path) for path in _files("panoramas", panoramas)]
+    shapes = [_mesh(path) for path in files_of("meshes", meshes)]
+    around = [_surroundings(path) for path in files_of("panoramas", panoramas)]
     return Stock(texture_bank(textures), tuple(shapes), tuple(around))
 
 
@@ -67,15 +66,9 @@ def fingerprint(**folders: str | None) -> str:
         f"{kind}/{path.relative_to(folder).as_posix()} {blake2b(path.read_bytes()).hexdigest()}"
         for kind, folder in folders.items()
         if folder is not None
-        for path in _files(kind, folder)
+        for path in files_of(kind, folder)
     ]
     return f"{Draws(*listed).bits():016x}"
-
-
-def _files(kind: str, folder: str | None) -> list[Path]:
-    if kind == "meshes":
-        return files_of(kind, folder, _SUFFIXES, "mesh")
-    return files_of(kind, folder)
 
 
 def _mesh(path: Path) -> Shape:

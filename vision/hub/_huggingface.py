@@ -83,29 +83,28 @@ def reason(error: Exception, source: Source) -> str:
             f"no repository {source.repository} at {where}, or a private one: `hf auth login`",
         ),
         (errors.RevisionNotFoundError, f"no revision {source.revision!r} in {source.repository}"),
-        (errors.LocalEntryNotFoundError, _unreachable(error, where)),
+        (errors.LocalEntryNotFoundError, _unreachable(error.__cause__, where)),
         (errors.EntryNotFoundError, f"no file {source.path} in {repository}"),
     ]
     for kind, text in kinds:
         if isinstance(error, kind):
             return text
+    if not status(error):
+        if isinstance(error, OSError) and error.errno is not None:
+            return f"{error.filename or 'the cache of the Hub'}: {error.strerror}"
+        if isinstance(error, json.JSONDecodeError):
+            return f"{where} does not answer as the Hub does"
+        if isinstance(error, ValueError):
+            return " ".join(str(error).split()) or type(error).__name__
+    return _unreachable(error, where)
+
+
+def _unreachable(error: BaseException | None, where: str) -> str:
+    if error is None:
+        return "not in the cache of the Hub"
     if code := status(error):
         return f"HTTP {code} from {where}"
-    if isinstance(error, OSError) and error.errno is not None:
-        return f"{error.filename or 'the cache of the Hub'}: {error.strerror}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"{where} does not answer as the Hub does"
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if isinstance(error, ValueError) else f"cannot reach {where} ({text})"
-
-
-def _unreachable(error: BaseException, where: str) -> str:
-    cause = error.__cause__
-    if cause is None:
-        return "not in the cache of the Hub"
-    if code := status(cause):
-        return f"HTTP {code} from {where}"
-    text = " ".join(str(cause).split()) or type(cause).__name__
     return f"cannot reach {where} ({text})"
 
 

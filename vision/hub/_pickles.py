@@ -31,9 +31,9 @@ _NUMPY: list[Any] = [
 # What a state dict is made of, for files of which PyTorch cannot say what it blocks.
 _HARMLESS = re.compile(
     r"collections\.OrderedDict|_codecs\.encode|numpy\.(_?core\.multiarray\.scalar|dtype)|"
-    r"numpy\._core\.multiarray\.scalar|torch\.\w*Storage|torch\.storage\.\w+|torch\.Size|"
-    r"torch\.device|torch\.b?float\d*|torch\._utils\._rebuild_\w+|torch\._tensor\.\w+|"
-    r"torch\.nn\.parameter\.Parameter|torch\.Tensor|torch\.serialization\.\w+"
+    r"torch\.\w*Storage|torch\.storage\.\w+|torch\.Size|torch\.device|torch\.b?float\d*|"
+    r"torch\._utils\._rebuild_\w+|torch\._tensor\.\w+|torch\.nn\.parameter\.Parameter|"
+    r"torch\.Tensor|torch\.serialization\.\w+"
 )
 _PLACE = re.compile(r"\[enforce fail at [^]]*\] \. ")
 _PICKLES = 4  # older PyTorch wrote three small ones before the one that counts

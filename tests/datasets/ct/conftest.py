@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
@@ -17,16 +15,3 @@ pytest.importorskip("nibabel")
 def scan() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values (12, 20, 24), lesions, affine of a chest with opacities."""
     return Chest(1, "covid").scan((12, 20, 24))
-
-
-@pytest.fixture
-def line() -> Callable:
-    """Calls what has to fail, and returns its message, which has to be one line."""
-
-    def said(make: Callable, kind: type = ValueError) -> str:
-        with pytest.raises(kind) as error:
-            make()
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
-    return said

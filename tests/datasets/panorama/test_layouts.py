@@ -142,74 +142,67 @@ class TestRefuses:
     def files(self, root):
         return [root / word for word in (root / "train.txt").read_text().split()]
 
-    @staticmethod
-    def line(make, kind=ValueError):
-        with pytest.raises(kind) as error:
-            make()
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
-    def test_absent(self, root, files, tmp_path):
+    def test_absent(self, root, files, tmp_path, line):
         (root / "train.txt").write_text("a.png b.png\nc.png d.png\n")
-        said = self.line(lambda: Stanford2D3D(root), FileNotFoundError)
+        said = line(lambda: Stanford2D3D(root), FileNotFoundError)
         assert "2 of 2 panoramas missing, first" in said and "a.png" in said
         assert "2 of 2 depth maps missing" in said
-        said = self.line(lambda: Stanford2D3D(root, "none.txt"), FileNotFoundError)
+        said = line(lambda: Stanford2D3D(root, "none.txt"), FileNotFoundError)
         assert "none.txt: no such list file" in said
-        said = self.line(lambda: Stanford2D3D(tmp_path / "nowhere"), FileNotFoundError)
+        said = line(lambda: Stanford2D3D(tmp_path / "nowhere"), FileNotFoundError)
         assert "nowhere: no such folder" in said
         (root / "train.txt").write_text("\n")
-        said = self.line(lambda: Stanford2D3D(root), FileNotFoundError)
+        said = line(lambda: Stanford2D3D(root), FileNotFoundError)
         assert "expected lines 'colour depth'" in said
         (root / "train.txt").write_text("a b c\n")
-        assert "line 1: 3 columns" in self.line(lambda: Stanford2D3D(root))
+        assert "line 1: 3 columns" in line(lambda: Stanford2D3D(root))
 
-    def test_shape_and_channels(self, root, files):
+    def test_shape_and_channels(self, root, files, line):
         colour, depth = files
         good = colour.read_bytes()
         write_image(colour, torch.rand(3, 16, 30))
-        assert "30x16 pixels; an equirectangular" in self.line(lambda: Stanford2D3D(root))
+        assert "30x16 pixels; an equirectangular" in line(lambda: Stanford2D3D(root))
         write_image(colour, np.zeros((16, 32), np.uint8))
-        assert "one channel; the colours" in self.line(lambda: Stanford2D3D(root))
+        assert "one channel; the colours" in line(lambda: Stanford2D3D(root))
         colour.write_bytes(good)
         write_image(depth, np.zeros((16, 32), np.uint8))
-        assert "8 bits, grey; a depth map has 16" in self.line(lambda: Stanford2D3D(root))
+        assert "8 bits, grey; a depth map has 16" in line(lambda: Stanford2D3D(root))
         write_image(depth, torch.rand(3, 16, 32))
-        assert "8 bits, colour; a depth map" in self.line(lambda: Stanford2D3D(root))
+        assert "8 bits, colour; a depth map" in line(lambda: Stanford2D3D(root))
         Image.fromarray(np.full((8, 16), 512, np.uint16)).save(depth)
-        said = self.line(lambda: Stanford2D3D(root, size=None))
+        said = line(lambda: Stanford2D3D(root, size=None))
         assert "16x8 pixels, but its colours" in said
         Image.fromarray(np.full((8, 8), 512, np.uint16)).save(depth)
-        assert "8x8 pixels; an equirectangular" in self.line(lambda: Stanford2D3D(root))
+        assert "8x8 pixels; an equirectangular" in line(lambda: Stanford2D3D(root))
 
-    def test_wrong_unit(self, root, files):
+    def test_wrong_unit(self, root, files, line):
         Image.fromarray(np.full((16, 32), 40000, np.uint16)).save(files[1])
-        said = self.line(lambda: Stanford2D3D(root))
+        said = line(lambda: Stanford2D3D(root))
         assert "all depth is above 10 m, from 78.1" in said and str(files[1]) in said
         Image.fromarray(np.full((16, 32), 65535, np.uint16)).save(files[1])
         assert not Stanford2D3D(root)[0]["valid"].any()  # unknown everywhere is no wrong unit
 
-    def test_damaged(self, root, files, tmp_path):
+    def test_damaged(self, root, files, tmp_path, line):
         files[1].write_bytes(files[1].read_bytes()[:200])
-        assert str(files[1]) in self.line(lambda: Stanford2D3D(root))
+        assert str(files[1]) in line(lambda: Stanford2D3D(root))
         other = write_panoramas({"train": [random_sample()]}, tmp_path / "3d60", "3d60")
         path = other / (other / "train.txt").read_text().split()[1]
         path.write_bytes(path.read_bytes()[:-50])
-        assert "damaged or cut short OpenEXR" in self.line(lambda: ThreeD60(other))
+        assert "damaged or cut short OpenEXR" in line(lambda: ThreeD60(other))
         write_exr(path, np.full((16, 32), 3000.0))
-        assert "all depth is above 10 m" in self.line(lambda: ThreeD60(other))
+        assert "all depth is above 10 m" in line(lambda: ThreeD60(other))
 
-    def test_angles(self, tmp_path):
+    def test_angles(self, tmp_path, line):
         root = write_panoramas({"train": [random_sample()]}, tmp_path / "3d60", "3d60")
-        line = (root / "train.txt").read_text()
-        (root / "train.txt").write_text(line.replace("Down_0.0.png", "Down_90.0.png"))
-        assert "end in one angle" in self.line(lambda: ThreeD60(root))
+        listed = (root / "train.txt").read_text()
+        (root / "train.txt").write_text(listed.replace("Down_0.0.png", "Down_90.0.png"))
+        assert "end in one angle" in line(lambda: ThreeD60(root))
         (root / "train.txt").write_text("a.png b.exr\n")
-        assert "line 1: colour and depth" in self.line(lambda: ThreeD60(root))
+        assert "line 1: colour and depth" in line(lambda: ThreeD60(root))
 
-    def test_depth_that_a_layout_cannot_hold(self, tmp_path):
+    def test_depth_that_a_layout_cannot_hold(self, tmp_path, line):
         sample = random_sample()
         sample["depth"][:] = 20.0
-        said = self.line(lambda: write_panoramas({"train": [sample]}, tmp_path, "matterport3d"))
+        said = line(lambda: write_panoramas({"train": [sample]}, tmp_path, "matterport3d"))
         assert "20.00 m does not fit: this layout ends at 16.38 m" in said
-        assert "none of" in self.line(lambda: write_panoramas({}, tmp_path, "kitti"))
+        assert "none of" in line(lambda: write_panoramas({}, tmp_path, "kitti"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import warnings
@@ -227,14 +226,8 @@ def test_refuses():
 
 
 @pytest.mark.parametrize("stage", ["sixteenth", "quarter"])
-def test_published_case(shared, stage):
-    path = shared / "golden" / "synthetic_state.py"
-    if not path.is_file():
-        pytest.skip("the published cases are not on this machine")
-    spec = importlib.util.spec_from_file_location("synthetic_state", path)
-    synthetic = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(synthetic)
-    folder = shared / "golden" / "dispmvs"
+def test_published_case(golden, stage):
+    folder, synthetic = golden("dispmvs")
     meta = json.loads((folder / "correlation.json").read_text())
     arrays = np.load(folder / "correlation.npz")
     levels, radius = map(int, arrays[f"in_{stage}_levels_radius"])
