@@ -79,10 +79,11 @@ def rectify_frames(
     """
     from ..datasets.stereo.calibration import scaling_notes
     from ..stereo.captures import without_secrets
+    from ..vision.io.pairing import side_folders
     from ._pairs import calibration_in
 
-    alone = not (args.right or args.raw or args.auto_rectify)
-    found = calibration_in(Path(args.source)) if alone else None
+    source, alone = Path(args.source), not (args.right or args.raw or args.auto_rectify)
+    found = calibration_in(source) if alone and side_folders(source) else None
     own = common_calibration(args, Path(sequence.facts["left"]), found)
     with closing(sequence.peek()) as frames:
         first = next(frames, None)

@@ -6,8 +6,8 @@ import contextlib
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,10 @@ _LAYERS = (
 """Operators that int8 is for."""
 
 _SETTLED = 2
-"""Times that a size comes again before a file of any size is compiled for it."""
+"""Calls of a size before a file of any size is compiled for it."""
 
 _KEPT = 2
-"""Sizes for which a file of any size stays compiled: each has its own memory."""
+"""Sizes for which a file of any size is compiled at once: each has its own memory."""
 
 _PRECISIONS = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
@@ -78,8 +78,9 @@ def read(
     """What runs an ``.xml`` file on this processor, and its metadata: none, if not vizoo's.
 
     As many threads as PyTorch has now compute in a type, where the file leaves that open. One of
-    dynamic size is compiled again, in about a second, for a size that comes three times running,
-    and then takes up to a third less time; in bfloat16 and int8 for each size.
+    dynamic size is compiled again, in about a second, for the first two sizes that come a third
+    time, which then take up to a third less time. In bfloat16 and int8 it is for each size, of
+    which the last two are kept.
 
     Raises:
         FileNotFoundError: it is missing, or the ``.bin`` file beside it that holds its weights.
@@ -91,32 +92,33 @@ def read(
         "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
     }
     core = _openvino().Core()
-    # At a given size bfloat16 errs less too, and int8 of any size crashes on processors with AMX.
-    exact = dtype == torch.float32 and "FakeQuantize" not in map(_type, model.get_ops())
-    last: tuple | None = None
-    repeats = 0
 
     def compiled(net: openvino.Model) -> openvino.InferRequest:
         return core.compile_model(net, "CPU", settings).create_infer_request()
 
-    @cache
-    def of_any_size() -> openvino.InferRequest:
-        return compiled(model)
+    dynamic = any(port.partial_shape.is_dynamic for port in model.inputs)
+    # Of any size bfloat16 errs more, and int8 crashes on processors with AMX.
+    exact = dtype == torch.float32 and "FakeQuantize" not in map(_type, model.get_ops())
+    of_any_size = compiled(model) if exact or not dynamic else None
+    of_size: dict[tuple, openvino.InferRequest] = {}
+    calls: Counter[tuple] = Counter()
 
-    @lru_cache(maxsize=_KEPT)
-    def of_size(*shapes: tuple[int, ...]) -> openvino.InferRequest:
-        sized = model.clone()
-        sized.reshape(dict(zip(sized.inputs, shapes, strict=True)))
-        return compiled(sized)
+    def request(shapes: tuple) -> openvino.InferRequest:
+        if shapes not in of_size and dynamic:
+            calls[shapes] += 1
+            full = len(of_size) == _KEPT
+            if of_any_size is not None and (full or calls[shapes] <= _SETTLED):
+                return of_any_size
+            if full:
+                del of_size[next(iter(of_size))]
+            sized = model.clone()
+            sized.reshape(dict(zip(sized.inputs, shapes, strict=True)))
+            of_size[shapes] = compiled(sized)
+        return of_size.get(shapes, of_any_size)
 
     def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
-        nonlocal last, repeats
         arrays = [x.contiguous().numpy() for x in inputs]
-        shapes = tuple(x.shape for x in arrays)
-        repeats = repeats + 1 if shapes == last else 0
-        last = shapes
-        settled = model.is_dynamic() and (repeats >= _SETTLED or not exact)
-        outputs = (of_size(*shapes) if settled else of_any_size()).infer(arrays)
+        outputs = request(tuple(x.shape for x in arrays)).infer(arrays)
         return [torch.from_numpy(outputs[i]) for i in range(len(outputs))]
 
     facts = model.get_rt_info(_FACTS).astype(str) if _FACTS in model.rt_info else "{}"

@@ -44,7 +44,7 @@ void write_pfm(const std::string& path, const ov::Tensor& map) {
 int main(int count, char** words) try {
     if (count != 5) throw std::runtime_error("give NET.xml LEFT.ppm RIGHT.ppm DISPARITY.pfm");
     ov::Core core;
-    core.set_property("CPU", ov::hint::inference_precision(ov::element::f32));  // some would take bf16
+    core.set_property("CPU", ov::hint::inference_precision(ov::element::f32));  // not bfloat16
     auto net = core.read_model(words[1]);
     const ov::Tensor left = read_ppm(words[2]), right = read_ppm(words[3]);
     // For one size it is up to a third faster, and int8 of any size crashes on processors with AMX.

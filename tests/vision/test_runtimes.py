@@ -49,6 +49,27 @@ def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, m
     torch.testing.assert_close(prepared(net, runtime)(*pair), fast(*pair))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_openvino_compiles_for_sizes_that_come_again(net, dtype, monkeypatch):
+    """Two sizes at most; the results are the same."""
+    openvino = pytest.importorskip("openvino")
+    compiled, compile_model = [], openvino.Core.compile_model
+
+    def told(core, model, *settings):
+        compiled.append([tuple(port.partial_shape)[2].is_static for port in model.inputs])
+        return compile_model(core, model, *settings)
+
+    prepared(net, "openvino")(*torch.rand(2, 1, 3, 24, 32))  # the file is made
+    monkeypatch.setattr(openvino.Core, "compile_model", told)
+    fast = prepared(net, "openvino", dtype)
+    atol = 1e-5 if dtype == torch.float32 else 0.05
+    for width in (32, 40, 32, 40, 32, 40, 48, 48, 48, 32, 40):
+        pair = torch.rand(2, 1, 3, 24, width)
+        torch.testing.assert_close(fast(*pair), net(*pair), atol=atol, rtol=1e-5)
+    sized = [[True, True]] * (2 if dtype == torch.float32 else 5)
+    assert compiled == ([[False, False]] if dtype == torch.float32 else []) + sized
+
+
 def test_a_network_stays_where_and_as_it_is(net):
     """Also where its form for prediction is on another device."""
     net.train()
