@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, or the record of ``NAME.TAG``."""
+    from ..common.progress import progress_bar
     from ..vision.hub.download import fetch
     from ..vision.hub.registry import TIMM, list_models, model_info, refusal
 
@@ -58,7 +59,11 @@ def run(args: argparse.Namespace) -> int:
         row = _describe_weights(model_info(args.pattern))
         print(json.dumps(row, indent=2) if args.json else _lines(row))
         return 0
-    rows = [describe(name, height, width) for name in names]
+    rows = []
+    with progress_bar("networks") as tell:
+        for name in names:
+            rows.append(describe(name, height, width))
+            tell(len(rows), len(names))
     rows.sort(key=lambda row: (row["task"], row["macs"]))
     print(json.dumps(rows, indent=2) if args.json else _table(rows, f"{height}x{width}"))
     return 0

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from .layers import evaluating
@@ -125,8 +125,8 @@ class _Watch(TorchDispatchMode):
             formula = flop_registry.get(function.overloadpacket)
             flops = formula(*args, **kwargs, out_val=result) if formula else 0
             # Fresh tensors of the same shapes, so that no memory is kept alive.
-            shapes, named = tree_map(_meta_like, (args, kwargs))
-            self.operators.append(Operator(function, shapes, named, flops // 2))
+            named = {name: _meta_like(value) for name, value in kwargs.items()}
+            self.operators.append(Operator(function, _meta_like(args), named, flops // 2))
             self._note(tree_leaves(result))
         return result
 
@@ -152,7 +152,7 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     Many are a long way of smaller ones there, and subnets of one supernet have most of their calls
     in common: so shapes of results are remembered.
     """
-    given = _described((args, kwargs)) if _is_functional(function) else None
+    given = _described((*args, *kwargs.items())) if _is_functional(function) else None
     if given is None:
         return function(*args, **kwargs)
     key = function, given, torch.get_default_dtype()  # of what is made without a type
@@ -176,30 +176,28 @@ def _is_functional(function: Any) -> bool:
 
 def _described(value: Any) -> Any:
     """What a value is made of, hashable, tensors by their shapes; None where that is not all."""
-    leaves, structure = tree_flatten(value)
-    described = tuple(map(_leaf, leaves))
-    return None if None in described else (structure, described)
-
-
-_PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-
-
-def _leaf(value: Any) -> Any:
     kind = type(value)
     if kind in (Tensor, nn.Parameter):
         plain = value.is_meta and value.layout == torch.strided and not value.dtype.is_complex
         if not plain or value.storage_offset():
             return None
         return Tensor, (value.shape, value.stride(), value.dtype)
+    if kind in (tuple, list):
+        parts = tuple(map(_described, value))
+        return None if None in parts else (kind, parts)
     # With the type, since 1, 1.0 and True are equal.
     return (kind, value) if value is None or isinstance(value, _PLAIN) else None
 
 
+_PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
 def _made(description: Any) -> Any:
     """A value that is described so."""
-    structure, leaves = description
-    values = [_shaped(*value) if kind is Tensor else value for kind, value in leaves]
-    return tree_unflatten(values, structure)
+    kind, content = description
+    if kind is Tensor:
+        return _shaped(*content)
+    return kind(map(_made, content)) if kind in (tuple, list) else content
 
 
 def _shaped(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> Tensor:
@@ -218,7 +216,9 @@ def _is_view(function: Any) -> bool:
 
 
 def _meta_like(tensor: Any) -> Any:
-    """A tensor's shape, without values; anything else as it is."""
+    """A tensor's shape, without values, also within lists; anything else as it is."""
+    if type(tensor) in (tuple, list):
+        return type(tensor)(map(_meta_like, tensor))
     if not isinstance(tensor, Tensor):
         return tensor
     like = _shaped(tensor.shape, tensor.stride(), tensor.dtype)
