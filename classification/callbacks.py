@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from .reports import write_predictions
 
@@ -45,3 +46,4 @@ class PredictionTable(BasePredictionWriter):
         if trainer.is_global_zero:
             names, rows = zip(*samples, strict=True)
             write_predictions(self.path, predictions[0]["classes"], names, rows)
+            rank_zero_info(f"classes and probabilities: {self.path.absolute()}")

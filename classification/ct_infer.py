@@ -339,7 +339,7 @@ class CTPredictor:
         if not volume.ends:
             warnings.warn(
                 f"{volume.source}: pictures do not say which end is the head: the last one is "
-                "taken to be, and no map is written as NIfTI (order says it)",
+                "taken to be, and no map is written as NIfTI (say feet-first or head-first)",
                 stacklevel=2,
             )
         sample = prepare(volume, self.preset)

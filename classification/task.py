@@ -81,6 +81,7 @@ class ClassificationTask(NetworkTask):
         self.classes: tuple[str, ...] = ()
         self.preset: dict[str, Any] = {}
         self._weights: Tensor | None = None
+        self._told: set[str] = set()
         if classes is not None:
             self._take_classes(classes, "classes")
 
@@ -249,10 +250,10 @@ class ClassificationTask(NetworkTask):
         if self.trainer.sanity_checking:
             return confusion
         absent = [n for n, row in zip(self.classes, confusion, strict=True) if not row.any()]
-        if absent:
-            rank_zero_warn(
-                f"{stage}: no sample of {', '.join(absent)}; scores that need one are left out"
-            )
+        told = f"{stage}: no sample of {', '.join(absent)}; scores that need one are left out"
+        if absent and told not in self._told:  # once, not at each epoch or for each subnet
+            self._told.add(told)
+            rank_zero_warn(told)
         log_picture(self, f"{stage}/confusion", lambda: confusion_picture(confusion, self.classes))
         return confusion
 

@@ -70,7 +70,7 @@ def _lines(report: dict[str, Any]) -> str:
         f"{report['model']}: {report['parameters']:,} parameters, "
         f"{report['macs'] / 1e9:.2f} GMAC an image of {height}x{width}",
         f"batch {report['batch']}, {report['device']}, {report['dtype']}, "
-        f"{report['threads']} CPU threads",
+        f"{report['threads']} CPU thread{'s' * (report['threads'] > 1)}",
     ]
     for name, row in report["runs"].items():
         lines.append(

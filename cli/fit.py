@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -162,7 +163,10 @@ def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
             next(words, None)
         elif not word.startswith("--ckpt_path="):
             kept.append(word)
-    command = shlex.join(["vizoo", *kept, "--ckpt_path", os.fspath(keeper.path)])
+    # `-m` finds classes of the current folder, which may be what is trained.
+    by_module = Path(sys.argv[0]).resolve() == Path(__file__).resolve().parents[1] / "__main__.py"
+    program = ["python", "-m", "vizoo"] if by_module else ["vizoo"]
+    command = shlex.join([*program, *kept, "--ckpt_path", os.fspath(keeper.path)])
     rank_zero_only(print)(f"vizoo: stopped; resume with: {command}", file=sys.stderr)
 
 

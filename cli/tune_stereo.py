@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,6 +140,6 @@ def _lines(args: argparse.Namespace, tuned: TuningReport, report: Path) -> str:
         )
         lines.append("  {:30} {:8.3f} {:8.3f} {:8.3f} ± {:.3f} px".format(title, *values))
     if tuned.improved:
-        use = f"  vizoo infer stereo LEFT RIGHT --model {args.out} --guided --out DIR"
-        lines += [str(args.out), use]
+        use = f"--model {shlex.quote(str(args.out))} --guided --out DIR"
+        lines += [str(args.out), f"  vizoo infer stereo LEFT RIGHT {use}"]
     return "\n".join([*lines, str(report)])

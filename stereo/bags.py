@@ -39,12 +39,13 @@ _ENCODINGS: dict[str, tuple[Any, int, int | None]] = {
     "bgra8": (np.uint8, 4, cv2.COLOR_BGRA2RGB),
     "rgb16": (np.uint16, 3, None),
     "bgr16": (np.uint16, 3, cv2.COLOR_BGR2RGB),
-    "bayer_rggb8": (np.uint8, 1, cv2.COLOR_BayerRGGB2RGB),
-    "bayer_bggr8": (np.uint8, 1, cv2.COLOR_BayerBGGR2RGB),
-    "bayer_gbrg8": (np.uint8, 1, cv2.COLOR_BayerGBRG2RGB),
-    "bayer_grbg8": (np.uint8, 1, cv2.COLOR_BayerGRBG2RGB),
-    "yuv422": (np.uint8, 2, cv2.COLOR_YUV2RGB_UYVY),
-    "yuv422_yuy2": (np.uint8, 2, cv2.COLOR_YUV2RGB_YUY2),
+    **{
+        f"bayer_{order}{bits}": (kind, 1, getattr(cv2, f"COLOR_Bayer{order.upper()}2RGB"))
+        for bits, kind in ((8, np.uint8), (16, np.uint16))
+        for order in ("rggb", "bggr", "gbrg", "grbg")
+    },
+    **dict.fromkeys(("uyvy", "yuv422"), (np.uint8, 2, cv2.COLOR_YUV2RGB_UYVY)),
+    **dict.fromkeys(("yuyv", "yuv422_yuy2"), (np.uint8, 2, cv2.COLOR_YUV2RGB_YUY2)),
 }
 
 
@@ -170,7 +171,10 @@ def _reader(path: Path) -> Any:
     try:
         # Definitions that a bag lacks are those of a release; pictures are alike in all.
         known = types.get_typestore(types.Stores.ROS2_HUMBLE)
-        reader = highlevel.AnyReader([path], default_typestore=known)
+        files = [path]
+        if path.is_dir() and not (path / "metadata.yaml").is_file():  # written when one ends
+            files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES[1:])
+        reader = highlevel.AnyReader(files, default_typestore=known)
         reader.open()
     except Exception as error:  # readers of SQLite, YAML and MCAP meet damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__

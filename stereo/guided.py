@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import optimize
@@ -50,7 +51,7 @@ class Guided(nn.Module):
         self.net = net
         self.fusion = load_network(FUSION, "stereo-fusion") if fusion is None else fusion
         self.scored = getattr(net, "scored", False) if scored is None else scored
-        known = getattr(net, "architecture", {"name": type(net).__name__})
+        known = {"name": type(net).__name__, **architecture_of(net)}
         self.architecture = {"name": "Guided", "net": known}
         self.max_disparity = max_disparity(net)
         self.reach: float | None = getattr(net, "reach", None)
@@ -85,7 +86,7 @@ def max_disparity(net: nn.Module) -> float | None:
     """Pixels below which disparities lie that a network is made for; None where it says nothing."""
     if hasattr(net, "max_disparity"):
         return cast("float | None", net.max_disparity)
-    architecture = getattr(net, "architecture", {})
+    architecture = architecture_of(net)
     if "name" not in architecture:
         return None
     return {**model_info(architecture["name"]).defaults, **architecture}.get("max_disparity")

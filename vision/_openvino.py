@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,9 +56,8 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
         ValueError: OpenVINO cannot read one of its operators.
         OSError: the files cannot be written.
     """
-    ov = _openvino()
     try:
-        model = ov.Core().read_model(onnx)
+        model = _core().read_model(onnx)
     except RuntimeError as error:
         failed = re.search(r"Conversion is failed for: (.+)", str(error))
         if failed is None:
@@ -65,7 +65,7 @@ def write(onnx: bytes, facts: str, file: Path, half: bool = False) -> None:
         raise ValueError(f"OpenVINO cannot read its {failed[1]}; take onnx") from error
     model.set_rt_info(facts, _FACTS)
     try:
-        ov.save_model(model, os.fspath(file), compress_to_fp16=half)
+        _openvino().save_model(model, os.fspath(file), compress_to_fp16=half)
     except RuntimeError as error:
         if "iostream" not in str(error):
             raise
@@ -91,10 +91,9 @@ def read(
         "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         "INFERENCE_PRECISION_HINT": _PRECISIONS[dtype],
     }
-    core = _openvino().Core()
 
     def compiled(net: openvino.Model) -> openvino.InferRequest:
-        return core.compile_model(net, "CPU", settings).create_infer_request()
+        return _core().compile_model(net, "CPU", settings).create_infer_request()
 
     dynamic = any(port.partial_shape.is_dynamic for port in model.inputs)
     # Of any size bfloat16 errs more, and int8 crashes on processors with AMX.
@@ -132,7 +131,7 @@ def _model(file: Path) -> openvino.Model:
                 f"{path}: no such file; an OpenVINO model is a .xml file and, beside it, a .bin "
                 "file of the same name"
             )
-    return _openvino().Core().read_model(os.fspath(file))
+    return _core().read_model(os.fspath(file))
 
 
 def layers(file: Path) -> list[str]:
@@ -182,6 +181,12 @@ def _layer(node: Any) -> str:
 
 def _type(node: Any) -> str:
     return node.get_type_name()
+
+
+@cache
+def _core() -> Any:
+    """One for the process: the second that ends leaves signals the first one's freed stack."""
+    return _openvino().Core()
 
 
 def _openvino() -> Any:

@@ -37,6 +37,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from ..common.files import few
 from ..nas.elastic.base import ElasticModule
+from ..nas.supernet import architecture_of
 from ._lora_layers import ADAPTED, FIXED, FROZEN, Adapted, Frozen
 from .hub._arguments import check_arguments
 from .hub._low_rank import A, B, is_part, merged
@@ -288,7 +289,7 @@ def save_adapters(net: nn.Module, path: str | os.PathLike[str], **facts: Any) ->
         ValueError: no adapters, another suffix, or facts that JSON cannot hold.
     """
     _check_adapted(net)
-    known = dict(getattr(net, "architecture", {}))
+    known = architecture_of(net)
     name = known.pop("name", type(net).__name__)
     settings: LoRA = cast(Any, net).lora
     base, own = _split(net, settings)
@@ -337,7 +338,7 @@ def load_adapters(net: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 
 def _difference(stored: StoredWeights, net: nn.Module) -> str:
     """What another network has that adapters were trained on."""
-    own = {"name": type(net).__name__, **getattr(net, "architecture", {})}
+    own = {"name": type(net).__name__, **architecture_of(net)}
     if stored.name != own["name"]:
         return f"not {own['name']}"
     defaults = model_info(stored.name).defaults if stored.name in list_models() else {}
@@ -409,7 +410,7 @@ class Adapters(Callback):
         facts = {key: kept[key] for key in ("classes", "input") if kept.get(key)}
         path = save_adapters(net, folder / "adapter.safetensors", **facts)
         said = f"adapters: {path}, {path.stat().st_size / 1e3:,.0f} kB"
-        if getattr(net, "architecture", None):
+        if architecture_of(net):
             said += f"; merged: {save_weights(net, folder / 'merged.safetensors', **facts)}"
         rank_zero_info(said + (f"; of {best}" if best else ""))
         pl_module.load_state_dict(last)

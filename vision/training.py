@@ -285,7 +285,7 @@ def starting_network(
 
 
 def read_subnet(path: str) -> dict[str, Any]:
-    """What a search wrote to `architecture.json`, as networks take it for `subnet`.
+    """What a search wrote to `architecture.json`, or beside a subnet, as networks take it.
 
     Raises:
         FileNotFoundError: no such file.
@@ -293,6 +293,8 @@ def read_subnet(path: str) -> dict[str, Any]:
     """
     what = "the architecture that a search by `vizoo fit` wrote (`subnet` in model_args)"
     architecture = read_json(path, what)
+    if isinstance(architecture, dict):
+        architecture = architecture.get("architecture", architecture)
     if not isinstance(architecture, dict) or "choices" not in architecture:
         raise ValueError(f'{path}: not an architecture, which reads {{"version": 1, "choices": …}}')
     return architecture

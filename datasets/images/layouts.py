@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+import warnings
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from .dataset import ImageDataset, ImageRecord
 from .preparation import ImagePreset
 
 __all__ = ["ImageFolders", "ListedImages", "split_groups"]
+
+_UNREAD = (".avif", ".gif", ".heic", ".heif", ".jfif", ".jp2")  # images all the same
 
 
 class ImageFolders(ImageDataset):
@@ -44,7 +47,7 @@ class ImageFolders(ImageDataset):
         self,
         root: str,
         part: str = "all",
-        preset: ImagePreset = ImagePreset(),  # noqa: B008 (it is frozen)
+        preset: ImagePreset | None = None,
         classes: Sequence[str] | None = None,
         source: str | None = None,
         shares: Sequence[float] = (0.6, 0.2, 0.2),
@@ -68,8 +71,14 @@ class ImageFolders(ImageDataset):
             for file in files:
                 title = file.relative_to(where).as_posix()
                 records.append(ImageRecord(title, str(file), label, _source(title, source)))
+        if unread := [file for name in names for file in files_below(where / name, _UNREAD)]:
+            warnings.warn(
+                f"images at {where}: {len(unread)} passed over, of kinds that are not read, first "
+                f"{unread[0]}",
+                stacklevel=2,
+            )
         records = _part_of(records, part, shares, folds, fold, seed)
-        super().__init__(records, names, preset, str(where))
+        super().__init__(records, names, preset or ImagePreset(), str(where))
 
 
 class ListedImages(ImageDataset):
@@ -93,7 +102,7 @@ class ListedImages(ImageDataset):
         list_file: str,
         root: str | None = None,
         part: str = "all",
-        preset: ImagePreset = ImagePreset(),  # noqa: B008 (it is frozen)
+        preset: ImagePreset | None = None,
         classes: Sequence[str] | None = None,
         shares: Sequence[float] = (0.6, 0.2, 0.2),
         folds: int | None = None,
@@ -113,7 +122,7 @@ class ListedImages(ImageDataset):
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
         records = _part_of(records, part, shares, folds, fold, seed)
-        super().__init__(records, names, preset, str(listed))
+        super().__init__(records, names, preset or ImagePreset(), str(listed))
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:

@@ -93,7 +93,7 @@ class Conditions:
         return values
 
     def __str__(self) -> str:
-        threads = f", {self.threads} threads" if self.device == "cpu" else ""
+        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" * (self.device == "cpu")
         batch = f", batch {self.batch}" if self.batch > 1 else ""
         size = f"{self.height}x{self.width}"
         runtime = "" if self.runtime == "torch" else f"{self.runtime}, "

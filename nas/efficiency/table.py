@@ -60,8 +60,8 @@ class Sample:
         return cls(
             Architecture.from_json(content["architecture"]),
             Timing(**content["timing"]),
-            content["ratio"],
-            content["reference"],
+            float(content["ratio"]),
+            float(content["reference"]),
             Counts(content["parameters"], content["macs"], content["memory"]),
             content["operators"],
             content["held_out"],

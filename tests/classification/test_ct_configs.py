@@ -148,5 +148,7 @@ def test_retraining_wants_what_a_search_wrote(generated, capsys):
     Path("architecture.json").write_text("{")
     assert "not valid JSON" in _error(capsys, "fit", "--config", generated["retrain"])
     subnet = SUBNET.replace({"stages.0.blocks.0": "mbconv9_9"})
-    subnet.save("architecture.json")
-    assert "mbconv9_9" in _error(capsys, "fit", "--config", generated["retrain"])
+    # What `vizoo subnet` writes beside weights has more in it.
+    for content in (subnet.to_json(), {"met": True, "architecture": subnet.to_json()}):
+        Path("architecture.json").write_text(json.dumps(content))
+        assert "mbconv9_9" in _error(capsys, "fit", "--config", generated["retrain"])

@@ -152,7 +152,7 @@ def test_distillation_follows_the_teacher():
     assert (student.grad != 0).all()
 
 
-def test_fit_test_predict_and_release(tmp_path):
+def test_fit_test_predict_and_release(tmp_path, caplog):
     task, data = _task(class_weights="balanced", warmup_steps=1), _data()
     trainer = _trainer(tmp_path, logger=True, gradient_clip_val=1.0)
     trainer.fit(task, data)
@@ -180,10 +180,12 @@ def test_fit_test_predict_and_release(tmp_path):
 
     predictor = _trainer(tmp_path, callbacks=[PredictionTable(str(tmp_path / "out"))])
     scans = Named(3, seed=5)
-    predicted = predictor.predict(task, _data(predict=[scans]), ckpt_path=tmp_path / "last.ckpt")
+    with caplog.at_level("INFO", "lightning.pytorch.utilities.rank_zero"):
+        found = predictor.predict(task, _data(predict=[scans]), ckpt_path=tmp_path / "last.ckpt")
+    assert caplog.messages[-1].endswith(str(tmp_path / "out" / "predictions.csv"))
     rows = list(csv.DictReader((tmp_path / "out" / "predictions.csv").open()))
     assert [row["name"] for row in rows] == [scans[index]["name"] for index in range(3)]
-    for row, shares in zip(rows, predicted[0]["probabilities"], strict=True):
+    for row, shares in zip(rows, found[0]["probabilities"], strict=True):
         assert float(row["NCP"]) == pytest.approx(float(shares[1]), abs=1e-6)
         assert row["class"] == net.classes[int(shares.argmax())]
 
@@ -235,10 +237,12 @@ def test_data_without_names(tmp_path, batch):
         task.outputs({"picture": batch["volume"]})
 
 
-def test_a_class_without_scans_is_told(tmp_path):
-    trainer = _trainer(tmp_path)
-    with pytest.warns(UserWarning, match="val: no sample of NCP; scores that need one are left"):
+def test_a_class_without_scans_is_told_once(tmp_path):
+    trainer = _trainer(tmp_path, max_epochs=2)
+    with pytest.warns(UserWarning) as told:
         trainer.fit(_task(), _data(val=[Named(3, only=0, seed=7)]))
+    says = "val: no sample of NCP; scores that need one are left out"
+    assert [str(warning.message) for warning in told].count(says) == 1
     found = {n: v for n, v in trainer.callback_metrics.items() if n.startswith("val/")}
     assert set(found) == {"val/loss", "val/accuracy"}
     assert all(value.isfinite() for value in found.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def test_sigterm_of_one_process_stops_all_behind_the_same_step(tmp_path, rank):
     # Two steps an epoch: within the second.
     done = fit_process(tmp_path, CONFIG, TERM_AT="2", TERM_RANK=rank)
     assert done.returncode == 143, done.stderr
-    assert done.stderr.count("stopped; resume with: vizoo fit") == 1
+    assert done.stderr.count("stopped; resume with: python -m vizoo fit") == 1
     last = tmp_path / "checkpoints/last.ckpt"
     assert torch.load(last, weights_only=True)["global_step"] == 3
 
@@ -57,7 +58,7 @@ def test_a_signal_to_the_group_ends_in_the_line_to_resume(tmp_path, fit, name, c
     done = fit(tmp_path, config, *words, GROUP_SIGNAL=name)
     said = done.stderr
     assert done.returncode == code, said
-    assert said.splitlines()[-1].startswith("vizoo: stopped; resume with: vizoo fit")
+    assert re.match("vizoo: stopped; resume with: (python -m )?vizoo fit", said.splitlines()[-1])
     assert "Traceback" not in said and "Error" not in said and "Exception" not in said
 
 
@@ -70,7 +71,7 @@ def test_a_sigterm_to_the_group_of_two_processes(tmp_path):
     done = fit_process(tmp_path, config, *words, GROUP_SIGNAL="SIGTERM")
     said = done.stderr
     assert done.returncode == 143, said
-    assert said.count("stopped; resume with: vizoo fit") == 1
+    assert said.count("stopped; resume with: python -m vizoo fit") == 1
     assert "Traceback" not in said and "Error" not in said and "Exception" not in said
     written = [path.name for path in (tmp_path / "checkpoints").iterdir()]
     assert written == ["last.ckpt"]

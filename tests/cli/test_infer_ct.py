@@ -119,7 +119,7 @@ def test_which_end_of_pictures_is_the_head(weights, tmp_path, capsys):
     assert "do not say which end is the head" in told.err and "from the first" in told.out
     assert not list((tmp_path / "out").glob("*.nii.gz"))
     said = json.loads((tmp_path / "out/slices.json").read_text())
-    assert said["ends_known"] is False and "order says it" in said["warnings"][0]
+    assert said["ends_known"] is False and "(say feet-first or head-first)" in said["warnings"][0]
     heats = []
     for order in ("feet-first", "head-first"):
         assert call(*words, "--slices", order) == 0

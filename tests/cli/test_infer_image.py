@@ -468,7 +468,8 @@ def test_built_in_configs_run(name, root, tmp_path, monkeypatch):
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
     assert main(["fit", "--config", "small.yaml"]) == 0
     member = ImageMember("checkpoints/last.ckpt", device="cpu")
-    assert member.preset.size == (32, 32) and member.name == "image_classifier test_resnet"
+    assert member.preset == ImagePreset(**preset) and member.preset.size == (32, 32)
+    assert member.name == "image_classifier test_resnet"
     assert len(member.classes) == model["model_args"]["classes"]
 
 

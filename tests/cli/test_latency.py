@@ -61,7 +61,7 @@ def test_build_and_show(capsys):
     assert build() == 0
     said = capsys.readouterr().out
     assert said.startswith("table.json:\nlatency of subnets of toy\n  on cpu (")
-    assert "float32, 1 threads, input 16x24" in said and "8 subnets, 3 more held out" in said
+    assert "float32, 1 thread, input 16x24" in said and "8 subnets, 3 more held out" in said
     assert main(["latency", "show", "table.json"]) == 0
     again = capsys.readouterr().out
     assert again == said.removeprefix("table.json:\n")
@@ -176,7 +176,7 @@ def test_int8(capsys, monkeypatch):
     assert build(*words) == 2
     assert "(parts in float none instead of stem); --force" in capsys.readouterr().err
     assert build(*words, out="other.json") == 0
-    assert "onnxruntime, int8 but stem in float32, 1 threads" in capsys.readouterr().out
+    assert "onnxruntime, int8 but stem in float32, 1 thread" in capsys.readouterr().out
     assert asked == [(0.1, "net.safetensors", "onnxruntime")] * 2
     assert {*prepared} == {("onnxruntime", torch.int8, ("stem",))}
 

@@ -360,6 +360,19 @@ def test_bad_input_is_one_line(capsys, words, says):
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize("batches", ["0", "2"])
+def test_a_config_of_another_task_is_one_line(capsys, monkeypatch, batches):
+    def run_on_pairs(self, batch, index):
+        return self.net(batch[0], batch[0])
+
+    for step in ("validation_step", "predict_step"):
+        monkeypatch.setattr(toy_supernet.ToyTask, step, run_on_pairs)
+    assert search("--batches", batches) == 2
+    said = capsys.readouterr().err
+    assert "error: toy.yaml: ToyTask cannot run this network: Toy.forward() takes 2" in said
+    assert said.count("\n") == 1
+
+
 def test_evaluations_of_another_space(tmp_path):
     space = SearchSpace([Choice("depth", (1, 2))])
     kept = Evaluations(space, "epe", {}, {Architecture({"depth": 1}): 2.0})

@@ -88,12 +88,13 @@ def call(*words: str) -> int:
 
 
 def test_an_improvement_is_written(pairs, tuned, capsys):
-    assert call("--from", "easnet_small.worlds", "--steps", "7", "--seed", "3") == 0
+    words = ["--steps", "7", "--seed", "3", "--out", "out/my own.safetensors"]
+    assert call("--from", "easnet_small.worlds", *words) == 0
     assert tuned["base"] == "easnet_small.worlds" and tuned["steps"] == 7 and tuned["seed"] == 3
     assert [str(left) for left, _ in tuned["images"]] == [f"left/{i}.png" for i in range(3)]
-    facts = read_weights("out/mine.safetensors").facts
+    facts = read_weights("out/my own.safetensors").facts
     assert facts["tuning"]["base"]["weights"] == "easnet_small.worlds"
-    report = json.loads((pairs / "out/mine.json").read_text())
+    report = json.loads((pairs / "out/my own.json").read_text())
     assert report["improved"] and report["before"] == MEASURES and "network" not in report
     said = capsys.readouterr()
     assert (
@@ -101,9 +102,9 @@ def test_an_improvement_is_written(pairs, tuned, capsys):
         and "0.400    0.300    0.100 ± 0.020 px" in said.out
     )
     assert said.out.splitlines()[-3:] == [
-        "out/mine.safetensors",
-        "  vizoo infer stereo LEFT RIGHT --model out/mine.safetensors --guided --out DIR",
-        "out/mine.json",
+        "out/my own.safetensors",
+        "  vizoo infer stereo LEFT RIGHT --model 'out/my own.safetensors' --guided --out DIR",
+        "out/my own.json",
     ]
     assert said.err == ""
 

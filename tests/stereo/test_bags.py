@@ -1,5 +1,6 @@
 """Pairs of ROS bags that the tests write: encodings, times, topics, and what is refused."""
 
+import shutil
 import sys
 import weakref
 from types import SimpleNamespace
@@ -44,16 +45,20 @@ def test_encodings(message, wanted, most):
     assert np.abs(found.astype(int) - wanted).max() <= most
 
 
+@pytest.mark.parametrize("depth", [np.uint8, np.uint16])
 @pytest.mark.parametrize("order", ["rggb", "bggr", "gbrg", "grbg"])
-def test_a_bayer_pattern_is_named_by_its_first_pixels(order):
+def test_a_bayer_pattern_is_named_by_its_first_pixels(order, depth):
     """A red picture is red whichever pixel comes first."""
     cells = np.array([[order[0], order[1]], [order[2], order[3]]])
-    mosaic = np.tile(np.where(cells == "r", 200, 20), (12, 16)).astype(np.uint8)
-    found = decode(image(mosaic, f"bayer_{order}8"))[4:-4, 4:-4].reshape(-1, 3)
+    mosaic = np.tile(np.where(cells == "r", 200, 20), (12, 16)).astype(depth)
+    found = decode(image(mosaic, f"bayer_{order}{8 * mosaic.itemsize}"))[4:-4, 4:-4].reshape(-1, 3)
     np.testing.assert_allclose(found.mean(axis=0), [200, 20, 20], atol=2)
 
 
-@pytest.mark.parametrize(("encoding", "order"), [("yuv422", "uyvy"), ("yuv422_yuy2", "yuyv")])
+@pytest.mark.parametrize(
+    ("encoding", "order"),
+    [("yuv422", "uyvy"), ("yuv422_yuy2", "yuyv"), ("uyvy", "uyvy"), ("yuyv", "yuyv")],
+)
 def test_yuv(encoding, order):
     """A grey of 90 and a colour difference that makes it red."""
     values = {"y": 90, "u": 100, "v": 180}
@@ -93,7 +98,9 @@ def write(tmp_path):
 @pytest.mark.parametrize("storage", ["SQLITE3", "MCAP"])
 def test_a_bag(write, storage):
     bag = write(rows(), storage=storage)
-    for path in (bag, next(bag.glob("*.mcap"), bag)):
+    cut_short = shutil.copytree(bag, bag.with_name("cut"))
+    (cut_short / "metadata.yaml").unlink()  # a recorder writes it when it ends
+    for path in (bag, cut_short, next(bag.glob("*.mcap"), bag)):
         sequence = open_sequence(path)
         assert sequence.rate == pytest.approx(20) and sequence.length == 6
         assert sequence.facts["topics"] == list(TOPICS)

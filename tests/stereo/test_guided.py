@@ -200,8 +200,11 @@ def test_a_guided_network_says_what_it_is_and_how_far_it_sees():
     net.reach = 180
     assert Guided(net).reach == vizoo.StereoPredictor(net, "cpu", guided=True).reach == 192
     assert predictor.guided and predictor.net.net is not guided
-    matcher = vizoo.StereoPredictor(Guided(BlockMatcher(32)), "cpu")
+    mine = BlockMatcher(32)
+    mine.architecture = "one of my own"  # no settings of `create_model`'s
+    matcher = vizoo.StereoPredictor(Guided(mine), "cpu")
     assert matcher.guided and matcher.max_disparity is None
+    assert Guided(mine).architecture["net"] == {"name": "BlockMatcher"}
 
 
 def test_what_the_matching_holds_is_counted(scaled, monkeypatch):

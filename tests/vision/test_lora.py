@@ -380,6 +380,15 @@ def test_a_file_of_adapters(tmp_path, classifier):
     assert not is_adapted(plain) and torch.allclose(plain(x), net(x), rtol=1e-4, atol=1e-5)
 
 
+def test_a_network_with_an_architecture_of_its_own(tmp_path):
+    net = nn.Sequential(nn.Linear(8, 8))
+    net.architecture = "mlp"
+    other = copy.deepcopy(net)
+    path = save_adapters(trained(net), tmp_path / "adapter.safetensors")
+    x = torch.rand(2, 8)
+    assert torch.equal(load_adapters(other, path)(x), net(x))
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("train_a", [False, True])
 def test_a_file_holds_every_value(tmp_path, kind, train_a):

@@ -1,5 +1,8 @@
 """Networks in other runtimes: same values, kept files, and what is refused."""
 
+import ctypes
+import gc
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,6 +71,29 @@ def test_openvino_compiles_for_sizes_that_come_again(net, dtype, monkeypatch):
         torch.testing.assert_close(fast(*pair), net(*pair), atol=atol, rtol=1e-5)
     sized = [[True, True]] * (2 if dtype == torch.float32 else 5)
     assert compiled == ([[False, False]] if dtype == torch.float32 else []) + sized
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
+def test_openvino_leaves_signals_a_stack(net):
+    """It brings one of its own, and Python's handlers run on it."""
+
+    class Stack(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+
+    pytest.importorskip("openvino")
+    pair = torch.rand(2, 1, 3, 16, 24)
+    networks = [prepared(net, "openvino") for _ in range(2)]
+    for fast in networks:
+        fast(*pair)
+    del fast
+    while networks:
+        networks.pop(0)
+        gc.collect()
+    stack = Stack()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(stack))
+    maps = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines()]
+    ranges = [[int(end, 16) for end in part.split("-")] for part in maps]
+    assert not stack.base or any(low <= stack.base < high for low, high in ranges)
 
 
 def test_a_network_stays_where_and_as_it_is(net):

@@ -165,9 +165,8 @@ class FitConfig:
             All metrics that the task logs, and the names of those that it shows beside the
             progress bar.
         """
-        self.module.net = net
         device = torch.device(device)
-        with quiet(LOUD):
+        with quiet(LOUD), self._holding(net):
             trainer = lightning.pytorch.Trainer(
                 accelerator="gpu" if device.type == "cuda" else "cpu",
                 devices=[device.index or 0] if device.type == "cuda" else 1,
@@ -189,15 +188,26 @@ class FitConfig:
 
         Within the block the task has the network, which ends on the device.
         """
-        self.module.net = net
-        self.module.to(device)
-        with seeded():
+        with self._holding(net), seeded():
+            self.module.to(device)
             self.data.prepare_data()
             self.data.setup("fit")
             place = torch.device(device)
             # A differentiable search has two, of weights and of logits.
             loader = first_loader(self.data.train_dataloader())
             yield (self.module.transfer_batch_to_device(batch, place, 0) for batch in loader)
+
+    @contextmanager
+    def _holding(self, net: nn.Module) -> Iterator[None]:
+        """The task has a network; within the block one of another task is refused as such."""
+        self.module.net = net
+        try:
+            yield
+        except (AttributeError, TypeError) as error:
+            if "forward" not in str(error):
+                raise
+            task = type(self.module).__name__
+            raise ValueError(f"{self.name}: {task} cannot run this network: {error}") from error
 
     def forward(self, net: nn.Module, batch: Any) -> object:
         """Run a network on a batch, as in prediction."""

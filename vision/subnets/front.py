@@ -106,8 +106,8 @@ def search(
 
     Raises:
         ImportError: Optuna is asked for, and not installed.
-        ValueError: no supernet, limits out of reach, latency without a table, or a storage of
-            another search.
+        ValueError: no supernet, limits out of reach, latency without a table, a storage of
+            another search, or no error that is finite.
 
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
@@ -198,7 +198,8 @@ def _by_predictions(
     """Evaluate a sample and what a search by its predictor finds; return how well it predicts."""
     space = run.evaluations.space
     chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
-    run.errors(chosen, "evaluating subnets")
+    if not any(map(math.isfinite, run.errors(chosen, "evaluating subnets"))):
+        raise ValueError(f"{run.evaluations.metric}: finite for none of {len(chosen)} subnets")
     if len(chosen) == space.count():  # none is left to predict
         return None
     predictor = run.evaluations.predictor(seed, chosen)

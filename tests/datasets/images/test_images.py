@@ -50,6 +50,12 @@ def test_folders(folders, monkeypatch):
     assert ImageFolders(str(folders), classes=["wart", "acne"]).labels == [0] * 10 + [1] * 10
 
 
+def test_images_of_other_kinds_are_named(folders):
+    (folders / "mole" / "new.HEIC").write_bytes(b"an image of a telephone")
+    with pytest.warns(UserWarning, match="1 passed over, of kinds that are not read, first .*HEIC"):
+        assert len(ImageFolders(str(folders))) == 30
+
+
 def test_parts_share_no_source_and_hold_every_image_once(folders):
     sets = {
         part: ImageFolders(str(folders), part, SMALL, source=r"^(p\d)_", seed=3)

@@ -217,3 +217,13 @@ def test_load_refuses(tmp_path, content, says):
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
     with pytest.raises(FileNotFoundError, match="no such file"):
         LatencyTable.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("name", ["ratio", "reference"])
+def test_a_sample_without_a_figure_is_damage(net, name):
+    table, counts, timing = make(net, planned=1), Counts(100, 1000, 10), Timing(1, 1, 1, 5)
+    table.samples = [Sample(table.space.smallest(), timing, 1.0, 1.0, counts, 1.0)]
+    content = table.to_json()
+    content["samples"][0][name] = None
+    with pytest.raises(ValueError, match="a damaged latency table"):
+        LatencyTable.from_json(content)

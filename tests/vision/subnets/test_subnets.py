@@ -369,6 +369,8 @@ def test_a_front_from_errors_alone(net):
         vizoo.search(net, errors, cost="latency")
     with pytest.raises(ValueError, match="no sampler 'tpo'; there are evolution, tpe, gp, nsga2"):
         vizoo.search(net, errors, sampler="tpo")
+    with pytest.raises(ValueError, match="error: finite for none of 10 subnets"):
+        vizoo.search(net, lambda architecture: math.nan, samples=10)
 
 
 def test_a_front_is_made_by_counts_whatever_was_predicted(net, monkeypatch):
