@@ -173,7 +173,7 @@ def _reader(path: Path) -> Any:
         known = types.get_typestore(types.Stores.ROS2_HUMBLE)
         files = [path]
         if path.is_dir() and not (path / "metadata.yaml").is_file():  # written when one ends
-            files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES[1:])
+            files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES[1:]) or files
         reader = highlevel.AnyReader(files, default_typestore=known)
         reader.open()
     except Exception as error:  # readers of SQLite, YAML and MCAP meet damage in many ways

@@ -78,6 +78,7 @@ class ImageFolders(ImageDataset):
                 stacklevel=2,
             )
         records = _part_of(records, part, shares, folds, fold, seed)
+        # No default above: what a config leaves out of a preset would be taken from it.
         super().__init__(records, names, preset or ImagePreset(), str(where))
 
 

@@ -93,7 +93,8 @@ class Conditions:
         return values
 
     def __str__(self) -> str:
-        threads = f", {self.threads} thread{'s' * (self.threads > 1)}" * (self.device == "cpu")
+        count = f"{self.threads} thread{'s' * (self.threads > 1)}"
+        threads = f", {count}" if self.device == "cpu" else ""
         batch = f", batch {self.batch}" if self.batch > 1 else ""
         size = f"{self.height}x{self.width}"
         runtime = "" if self.runtime == "torch" else f"{self.runtime}, "

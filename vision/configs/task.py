@@ -203,8 +203,8 @@ class FitConfig:
         self.module.net = net
         try:
             yield
-        except (AttributeError, TypeError) as error:
-            if "forward" not in str(error):
+        except TypeError as error:
+            if not str(error).startswith(f"{type(net).__name__}.forward()"):
                 raise
             task = type(self.module).__name__
             raise ValueError(f"{self.name}: {task} cannot run this network: {error}") from error
