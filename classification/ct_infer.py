@@ -29,6 +29,7 @@ from ..common.files import write_json
 from ..datasets.ct import CTPreset, CTVolume, prepare, read_scan, to_scan, to_slices, write_nifti
 from ..datasets.ct.doubts import doubts
 from ..datasets.ct.volume import check_units
+from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, standalone
 from ..vision.io.images import write_image
@@ -286,7 +287,7 @@ class CTPredictor:
         self.device = choose_device(device)
         self.dtype = choose_dtype(dtype, self.device)
         net = load_network(model, "classification")
-        self.name = getattr(net, "architecture", {}).get("name", type(net).__name__)
+        self.name = architecture_of(net).get("name", type(net).__name__)
         source = self.name if isinstance(model, nn.Module) else os.fspath(model)
         self.classes, self.preset = classes_and_preset(net, CTPreset, "CT scans", source)
         self.net = standalone(net).requires_grad_(False).to(self.device)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..datasets.images import ImagePreset
+from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, evaluating, standalone
 from ..vision.runtimes import prepared
@@ -137,7 +138,7 @@ class ImageMember:
 
 
 def _name(net: nn.Module) -> str:
-    name = getattr(net, "detector", "") or getattr(net, "architecture", {}).get("name", "")
+    name = getattr(net, "detector", "") or architecture_of(net).get("name", "")
     return f"{name} {getattr(net, 'backbone', '')}".strip() or type(net).__name__
 
 

@@ -36,10 +36,11 @@ def calibration(
     args: argparse.Namespace, model: str, net: nn.Module, size: tuple[int, int] | None
 ) -> dict[str, Any]:
     """Arguments of `export` for int8; generated scenes are of the size, or of a usual one."""
+    from ..nas.supernet import architecture_of
     from ..stereo.samples import calibration_samples
     from ..vision.hub.registry import model_info
 
-    name = getattr(net, "architecture", {}).get("name")
+    name = architecture_of(net).get("name")
     if name is None or model_info(name).task != "stereo":
         raise ValueError(
             f"{model}: int8 is for stereo networks here; of others "

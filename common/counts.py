@@ -174,6 +174,9 @@ def _is_functional(function: Any) -> bool:
     return all(value.alias_info is None for value in (*schema.arguments, *schema.returns))
 
 
+_PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
 def _described(value: Any) -> Any:
     """What a value is made of, hashable, tensors by their shapes; None where that is not all."""
     kind = type(value)
@@ -187,9 +190,6 @@ def _described(value: Any) -> Any:
         return None if None in parts else (kind, parts)
     # With the type, since 1, 1.0 and True are equal.
     return (kind, value) if value is None or isinstance(value, _PLAIN) else None
-
-
-_PLAIN = (int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
 def _made(description: Any) -> Any:

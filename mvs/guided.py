@@ -7,6 +7,7 @@ import copy
 import torch
 from torch import Generator, Tensor, nn
 
+from ..nas.supernet import architecture_of
 from ..vision.inference import optimize
 from .classical import PlaneSweep
 from .confidence import depth_confidence
@@ -30,7 +31,7 @@ class Guided(nn.Module):
         if "start" not in getattr(net, "input_names", ()):
             raise ValueError(f"{type(net).__name__} takes no depth to start from; DispMVS does")
         self.net, self.sweep = net, PlaneSweep()
-        known = getattr(net, "architecture", {"name": type(net).__name__})
+        known = {"name": type(net).__name__, **architecture_of(net)}
         self.architecture = {**self.sweep.architecture, "name": "Guided", "net": known}
 
     def fused(self, dtype: torch.dtype) -> nn.Module:

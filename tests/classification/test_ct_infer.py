@@ -135,7 +135,9 @@ def test_scans_of_any_kind(tmp_path, kind):
 
 
 def test_what_is_no_earlier_result_stays(tmp_path):
-    result = CTPredictor(Bright())(CTVolume(chest((6, 10, 15)), AFFINE), method=None)
+    net = Bright()
+    net.architecture = "of its own"
+    result = CTPredictor(net)(CTVolume(chest((6, 10, 15)), AFFINE), method=None)
     own = tmp_path / "scan_slices/0001.png"  # of a scan that is called so
     own.parent.mkdir()
     own.touch()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...nas.conversion.convert import convert
-from ...nas.supernet import subnet_of
+from ...nas.supernet import architecture_of, subnet_of
 from ..inputs import example_inputs
 from ._arguments import check_arguments
 
@@ -46,7 +46,7 @@ def as_supernet(
     made = convert(net, example_inputs(net, height, width), scores=scores, **given)
     supernet: Any = made.net
     asked = {**settings, "plan": dict(made.plan)}
-    supernet.architecture = {**getattr(net, "architecture", {}), "convert": asked}
+    supernet.architecture = {**architecture_of(net), "convert": asked}
     return subnet_of(supernet, subnet)
 
 

@@ -203,7 +203,7 @@ def described(model: nn.Module) -> dict[str, Any]:
     """What `describe` gave a network, as JSON values; a subnet has no `subspace` any more."""
     facts = {"classes": list(getattr(model, "classes", ())), "input": getattr(model, "input", {})}
     facts["reach"] = getattr(model, "reach", None)
-    if "subnet" not in getattr(model, "architecture", {}):
+    if "subnet" not in architecture_of(model):
         facts["subspace"] = getattr(model, "subspace", {})
     return {name: value for name, value in facts.items() if value}
 
@@ -295,7 +295,7 @@ def check_state(model: nn.Module, state: Mapping[str, Tensor], source: str) -> N
     }
     parts = [f"{len(names)} {word} ({few(names)})" for word, names in faults.items() if names]
     if parts:
-        name = getattr(model, "architecture", {}).get("name", type(model).__name__)
+        name = architecture_of(model).get("name", type(model).__name__)
         raise ValueError(f"{source}: does not fit {name}: tensors {'; '.join(parts)}")
 
 

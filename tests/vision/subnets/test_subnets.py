@@ -369,8 +369,9 @@ def test_a_front_from_errors_alone(net):
         vizoo.search(net, errors, cost="latency")
     with pytest.raises(ValueError, match="no sampler 'tpo'; there are evolution, tpe, gp, nsga2"):
         vizoo.search(net, errors, sampler="tpo")
-    with pytest.raises(ValueError, match="error: finite for none of 10 subnets"):
-        vizoo.search(net, lambda architecture: math.nan, samples=10)
+    for how in ({"samples": 10}, {"direct": True, "population": 4, "generations": 1}):
+        with pytest.raises(ValueError, match=r"error: finite for none of \d+ subnets"):
+            vizoo.search(net, lambda architecture: math.nan, cost="parameters", **how)
 
 
 def test_a_front_is_made_by_counts_whatever_was_predicted(net, monkeypatch):
