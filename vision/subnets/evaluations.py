@@ -34,17 +34,6 @@ class Evaluations:
     #: infinite where it is not finite
     errors: dict[Architecture, float] = field(default_factory=dict)
 
-    def finite(self) -> dict[Architecture, float]:
-        """The errors that are finite.
-
-        Raises:
-            ValueError: none is.
-        """
-        errors = {a: error for a, error in self.errors.items() if math.isfinite(error)}
-        if not errors:
-            raise ValueError(f"{self.metric}: finite for none of {len(self.errors)} subnets")
-        return errors
-
     def predictor(self, seed: int, known: Iterable[Architecture] | None = None) -> Predictor:
         """A predictor fitted to all of them but a fifth, which tells its agreement.
 

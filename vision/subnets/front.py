@@ -198,8 +198,8 @@ def _by_predictions(
     """Evaluate a sample and what a search by its predictor finds; return how well it predicts."""
     space = run.evaluations.space
     chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
-    run.errors(chosen, "evaluating subnets")
-    run.evaluations.finite()  # with none there is nothing to predict from
+    if not any(map(math.isfinite, run.errors(chosen, "evaluating subnets"))):
+        raise ValueError(f"{run.evaluations.metric}: finite for none of {len(chosen)} subnets")
     if len(chosen) == space.count():  # none is left to predict
         return None
     predictor = run.evaluations.predictor(seed, chosen)
@@ -252,9 +252,9 @@ def _front(
     """What no other of the evaluated subnets beats, by exact figures, and how many those kept out.
 
     Raises:
-        ValueError: no error is finite, or no subnet keeps to the limits.
+        ValueError: no subnet keeps to the limits.
     """
-    errors = evaluations.finite()
+    errors = {a: error for a, error in evaluations.errors.items() if math.isfinite(error)}
     if {cost, *bounds} == {"latency"}:  # counts, which take a second each, would decide nothing
         chosen = [a for a in errors if all(limit.satisfied(a) for limit in kept)]
         places = pareto_front([(errors[a], predictors[cost](a)) for a in chosen])
