@@ -277,12 +277,12 @@ class DifferentiableSearch(SupernetTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the number of steps and the baseline of the scores."""
-        self.task.on_save_checkpoint(checkpoint)
+        super().on_save_checkpoint(checkpoint)
         checkpoint["search"] = {"steps": self.steps, "baseline": self._baseline}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with the number of steps and the baseline of the scores."""
-        self.task.on_load_checkpoint(checkpoint)
+        super().on_load_checkpoint(checkpoint)
         state = checkpoint.get("search", {})
         self.steps = state.get("steps", 0)
         self._baseline = state.get("baseline", math.nan)

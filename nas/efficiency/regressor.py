@@ -10,7 +10,7 @@ samples suffice, and a fit takes moments, so that files hold samples and no coef
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class CostRegressor:
 
     def __init__(self, space: SearchSpace, features: NDArray, costs: NDArray) -> None:
         self.space = space
+        self._fitted = features, costs
         self._weights = _relevance(space, features, costs)
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
@@ -53,6 +54,12 @@ class CostRegressor:
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError("figures to be predicted must be positive and finite")
         return cls(space, _encode(space, architectures), values)
+
+    def refined(self, more: Mapping[Architecture, float]) -> CostRegressor:
+        """One that is fitted to further architectures and their positive figures as well."""
+        features, costs = self._fitted
+        features = np.concatenate([features, _encode(self.space, list(more))])
+        return CostRegressor(self.space, features, np.append(costs, list(more.values())))
 
     def __call__(self, architecture: Architecture) -> float:
         """The prediction for one architecture; see `predict`."""

@@ -236,7 +236,7 @@ class FewShotTraining(SupernetTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the node, its part of the space and the tree."""
-        self.task.on_save_checkpoint(checkpoint)
+        super().on_save_checkpoint(checkpoint)
         checkpoint["subspace"] = self.space.to_json()
         checkpoint["few_shot"] = {
             "node": self.node,
@@ -248,7 +248,7 @@ class FewShotTraining(SupernetTask):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with a node and its tree."""
-        self.task.on_load_checkpoint(checkpoint)
+        super().on_load_checkpoint(checkpoint)
         state = checkpoint.get("few_shot")
         if state is None:
             raise ValueError("this checkpoint is not one of few-shot training")

@@ -198,14 +198,14 @@ class ProgressiveShrinking(SupernetTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the stage and its teacher."""
-        self.task.on_save_checkpoint(checkpoint)
+        super().on_save_checkpoint(checkpoint)
         checkpoint["shrinking_stage"] = self.stage
         if self._teacher:
             checkpoint["shrinking_teacher"] = self._teacher[0].state_dict()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on in the stage of a checkpoint, with its teacher."""
-        self.task.on_load_checkpoint(checkpoint)
+        super().on_load_checkpoint(checkpoint)
         self.stage = min(checkpoint.get("shrinking_stage", -1), len(self.stages) - 1)
         if "shrinking_teacher" in checkpoint:
             self._teach_by_largest()

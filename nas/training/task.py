@@ -35,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
 from ...common.ranks import check_same_subnets, rank_and_size
+from ..distributed.recovery.payload import random_state, set_random_state
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
@@ -49,7 +50,7 @@ _HOOKS = (
     *("configure_callbacks", "teardown", "on_train_start", "on_train_end"),
     *("on_train_epoch_start", "on_train_batch_start", "on_train_batch_end", "on_before_zero_grad"),
     *("on_validation_start", "on_validation_end", "on_test_start", "on_test_end"),
-    *("on_predict_start", "on_predict_end", "on_save_checkpoint", "on_load_checkpoint"),
+    *("on_predict_start", "on_predict_end"),
     *("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"),
 )
 
@@ -236,6 +237,18 @@ class SupernetTask(LightningModule):
         """Step schedules that count epochs."""
         self.task.on_train_epoch_end()
         self._step_schedules("epoch", self.current_epoch + 1)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the generators that dropout and mixed samples draw from."""
+        self.task.on_save_checkpoint(checkpoint)
+        checkpoint["random_state"] = random_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """In a fit, draw on as where the checkpoint was written."""
+        self.task.on_load_checkpoint(checkpoint)
+        fitting = self._trainer is not None and self._trainer.state.fn == "fit"
+        if fitting and "random_state" in checkpoint:
+            set_random_state(checkpoint["random_state"])
 
     def on_fit_end(self) -> None:
         """Activate the largest subnet, whose statistics the supernet has."""

@@ -41,6 +41,28 @@ def leaves(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (lambda net, image: net.stages(image), "'Heir' object has no attribute 'stages'"),
+        (lambda net, image: net(image, image), "Toy.forward() takes 2 positional arguments"),
+    ],
+)
+def test_a_config_of_another_task_is_one_line(capsys, monkeypatch, run, says):
+    class Heir(toy_supernet.Toy):
+        pass
+
+    def step(self, batch, index):
+        self.net.__class__ = Heir
+        return run(self.net, batch[0])
+
+    monkeypatch.setattr(toy_supernet.ToyTask, "training_step", step)
+    assert split("--criterion", "gradient", small=()) == 2
+    said = capsys.readouterr().err
+    assert f"error: toy.yaml: ToyTask cannot run this network: {says}" in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("criterion", "small"),
     [("lid", ("--k", "4", "--batch-size", "8")), ("gradient", ("--batch-size", "8"))]
     + [("random", ())],

@@ -203,8 +203,9 @@ class FitConfig:
         self.module.net = net
         try:
             yield
-        except TypeError as error:
-            if not str(error).startswith(f"{type(net).__name__}.forward()"):
+        except (AttributeError, TypeError) as error:
+            names = f"{type(net).forward.__qualname__}()", f"'{type(net).__name__}' object"
+            if not str(error).startswith(names):
                 raise
             task = type(self.module).__name__
             raise ValueError(f"{self.name}: {task} cannot run this network: {error}") from error

@@ -1,8 +1,10 @@
 """The best subnet of a supernet that keeps to given limits, cut out without training.
 
-Thousands of architectures are compared by predictions; the winner is extracted, measured and
-counted. Where it misses a limit, or stays far below the one that binds, the predicted limit is
-moved by the ratio observed, between what was met and what was missed, and the search repeated.
+Thousands of architectures are compared by predictions. Where counts are limited, the winners are
+counted until one keeps to the limits, predictors fitted to these counts too, and the search
+repeated. What it comes to is extracted and measured. Where that misses a limit, or stays far below
+the one that binds, the predicted limit is moved by the ratio observed, between what was met and
+what was missed, and the search repeated.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from ...common.counts import Counts
 from ...common.layers import evaluating
 from ...common.quantities import KINDS, parse_quantity, unit_of
 from ...nas.efficiency.build import plan
@@ -54,6 +57,7 @@ _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurem
 _IDLE = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100
 _PROMISES = 8  # what predictions promise to meet limits is counted for so many architectures
+_WINNERS = 20  # of a search's best so many are counted, to find one that keeps to limits
 # Subnets measured where no table is given.
 OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
 _NAMES = {
@@ -168,7 +172,7 @@ def best_subnet(
     architecture, costs, told = search_within(
         bench,
         predictors,
-        most_macs(predictors) if objective is None else objective,
+        objective,
         bounds,
         seed=seed,
         population=population,
@@ -358,7 +362,7 @@ def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:
 def search_within(
     bench: Bench,
     predictors: Mapping[str, CostRegressor],
-    objective: _Objective,
+    objective: _Objective | None,
     bounds: Mapping[str, float],
     *,
     seed: int = 0,
@@ -368,13 +372,16 @@ def search_within(
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
 
-    What `objective` says is minimised on the bench under `bounds`, quantity to limit; at most
-    `rounds` subnets are measured. `evolve` gets the other arguments, once a round.
+    What `objective` says, by default what `most_macs` does, is minimised on the bench under
+    `bounds`, quantity to limit; at most `rounds` subnets are measured. `evolve` gets the other
+    arguments.
 
     Returns:
         The architecture, its costs, and what each round aimed at and measured.
     """
     known = within_reach(bench, predictors, bounds)
+    predictors = dict(predictors)
+    objective = objective or most_macs(predictors)
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
         Limits(bench.space, constraints(predictors, aims, known)).refuge()
@@ -386,14 +393,17 @@ def search_within(
     told: list[dict[str, Any]] = []
     for _ in range(rounds):
         try:
-            architecture = evolve(
-                bench.space,
+            architecture = _promising(
+                bench,
+                predictors,
                 objective,
-                constraints=constraints(predictors, aims, known),
+                bounds,
+                aims,
+                known,
                 seed=seed,
                 population=population,
                 generations=generations,
-            ).best
+            )
         except UnreachableError:  # predictions are wrong by more than what is to be spared
             architecture = bench.space.smallest()
         predicted = {kind: predictors[kind](architecture) for kind in bounds}
@@ -426,6 +436,42 @@ def search_within(
 
     chosen = min(tried, key=order)
     return chosen, tried[chosen], told
+
+
+def _promising(
+    bench: Bench,
+    predictors: dict[str, CostRegressor],
+    objective: _Objective,
+    bounds: Mapping[str, float],
+    aims: Mapping[str, float],
+    known: dict[Architecture, dict[str, float]],
+    **settings: Any,
+) -> Architecture:
+    """The best architecture within what is aimed at, by counts where these are bounded.
+
+    What is counted for it is added to `known`, and `predictors` are replaced by better ones.
+    """
+    counted = [kind for kind in bounds if kind != "latency"]
+    for _ in range(_ROUNDS):
+        kept = constraints(predictors, aims, known)
+        found = evolve(bench.space, objective, constraints=kept, **settings).evaluated
+        winners = [item.architecture for item in sorted(found, key=lambda item: item.scores)]
+        counts: dict[Architecture, Counts] = {}
+        for architecture in winners[:_WINNERS] if counted else ():
+            if architecture in known:
+                break
+            counts[architecture] = figures = bench.counts(architecture)
+            known[architecture] = {k: getattr(figures, k) / bounds[k] for k in counted}
+            if max(known[architecture].values()) <= 1:
+                break
+        if not counts:
+            return winners[0]
+        for kind in predictors.keys() - {"latency"}:
+            more = {a: getattr(figures, kind) for a, figures in counts.items()}
+            predictors[kind] = predictors[kind].refined(more)
+    limits = Limits(bench.space, constraints(predictors, aims, known))
+    within = [architecture for architecture in known if limits.satisfied(architecture)]
+    return min(within or winners[:1], key=lambda architecture: objective([architecture])[0])
 
 
 def figure(costs: Mapping[str, Any], kind: str) -> float:

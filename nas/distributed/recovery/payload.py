@@ -149,7 +149,7 @@ def set_random_state(state: dict[str, Any]) -> None:
     name, numbers, *rest = state["numpy"]
     np.random.set_state((name, np.array(numbers, dtype=np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
+    if len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
 
 

@@ -358,7 +358,6 @@ model:
       class_path: vizoo.nas.differentiable.Cost
       init_args: {target: 200, quantity: parameters}
     logits_lr: 0.01
-    only: {"*.kind": [small, large]}  # noise would differ in a resumed run
 data:
   class_path: vizoo.nas.differentiable.HalvedData
   init_args:

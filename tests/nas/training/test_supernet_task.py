@@ -352,6 +352,8 @@ def test_from_a_config(folder, capsys):
 def test_a_checkpoint_is_loaded_without_the_task_that_wrote_it(folder):
     assert main(["fit", "--config", "toy.yaml"]) == 0
     loaded = SupernetTask.load_from_checkpoint("checkpoints/last.ckpt")
+    kept = torch.load("checkpoints/last.ckpt", weights_only=True)["random_state"]["torch"]
+    assert not torch.equal(torch.get_rng_state(), kept)  # which only a fit goes on with
     assert isinstance(loaded.task, Regression) and loaded.task.hparams.lr == 0.02
     assert isinstance(loaded.sampler, SandwichSampler)
 
@@ -360,6 +362,7 @@ def test_resumed_it_ends_as_if_never_stopped(tmp_path):
     def run(folder, epochs, checkpoint=None):
         torch.manual_seed(0)
         task = Regression(schedule="step")
+        task.net.register_forward_pre_hook(lambda net, images: images[0] * torch.rand(()))
         trainer = _trainer(folder, max_epochs=epochs, enable_checkpointing=True)
         trainer.fit(SupernetTask(task, UniformSampler(2)), Data(), ckpt_path=checkpoint)
         trainer.save_checkpoint(os.path.join(folder, "end.ckpt"))
