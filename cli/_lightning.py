@@ -15,6 +15,7 @@ import lightning.pytorch
 from jsonargparse import DefaultHelpFormatter, Namespace
 from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import (
+    BasePredictionWriter,
     Checkpoint,
     ModelCheckpoint,
     RichModelSummary,
@@ -133,6 +134,14 @@ class VizooCLI(LightningCLI):
         # A trial run writes no files, nor do the other processes.
         if self.subcommand == "fit" and trainer.is_global_zero and not trainer.fast_dev_run:
             _check_folders(trainer)
+        writes = any(isinstance(callback, BasePredictionWriter) for callback in trainer.callbacks)
+        if self.subcommand == "predict" and not writes and trainer.is_global_zero:
+            print(
+                "vizoo: warning: predictions are written nowhere: --trainer.callbacks+= a writer, "
+                "such as vizoo.stereo.task.DisparityWriter or "
+                "vizoo.classification.callbacks.PredictionTable; `vizoo infer` has its own",
+                file=sys.stderr,
+            )
         return trainer
 
 

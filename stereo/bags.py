@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -149,7 +150,10 @@ def open_bag(path: Path, topics: tuple[str, str] | None = None) -> Bag:
     with closing(_messages(path, chosen[:1])) as messages:
         times = [stamp for _, stamp, _ in islice(messages, _TIMED)]
     gap = float(np.median(np.diff(sorted(times)))) if len(times) > 1 else 0.0
-    return Bag(path, chosen, min(known[name] for name in chosen), 1e9 / gap if gap > 0 else None)
+    length, rate = min(known[name] for name in chosen), 1e9 / gap if gap > 0 else None
+    bags = sorted({re.sub(r"_\d+$", "", file.stem) for file in _files(path)})  # without the part
+    told = f"{path}: {len(bags)} recordings are read as one, by time: {', '.join(bags)}"
+    return Bag(path, chosen, length, rate, [told] if len(bags) > 1 else [])
 
 
 def _two(names: list[str]) -> tuple[str, str] | None:
@@ -165,16 +169,20 @@ def _two(names: list[str]) -> tuple[str, str] | None:
     return (names[0], names[1]) if len(names) == 2 and not pairs else None
 
 
+def _files(path: Path) -> list[Path]:
+    """The bag, or the files in its folder where what lists them, written at the end, is missing."""
+    if not path.is_dir() or (path / "metadata.yaml").is_file():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES[1:]) or [path]
+
+
 def _reader(path: Path) -> Any:
     highlevel = from_extra("ros", "rosbags.highlevel", f"{path}: reading a ROS bag")
     types = from_extra("ros", "rosbags.typesys", f"{path}: reading a ROS bag")
     try:
         # Definitions that a bag lacks are those of a release; pictures are alike in all.
         known = types.get_typestore(types.Stores.ROS2_HUMBLE)
-        files = [path]
-        if path.is_dir() and not (path / "metadata.yaml").is_file():  # written when one ends
-            files = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES[1:]) or files
-        reader = highlevel.AnyReader(files, default_typestore=known)
+        reader = highlevel.AnyReader(_files(path), default_typestore=known)
         reader.open()
     except Exception as error:  # readers of SQLite, YAML and MCAP meet damage in many ways
         reason = " ".join(str(error).split()) or type(error).__name__

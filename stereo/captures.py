@@ -21,6 +21,7 @@ LAYOUTS = ("auto", "side-by-side", "top-bottom")
 _ALIKE, _CLEARLY = 0.5, 0.1  # correlation of a picture's halves that are views of one scene
 _SAME = 0.03, 0.5  # of a picture's contrast, and levels: two codings of one differ by less
 _FASTEST = 1000  # frames a second; some sources name a clock's rate instead
+_DAMAGED = 10  # pictures in a row at most; behind more nothing comes
 
 
 @dataclass(frozen=True)
@@ -39,28 +40,36 @@ class Captures:
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, float | None]]:
         """Go through the pairs: left and right, (H, W, 3) uint8 RGB, and seconds where known.
 
-        They end where one source has no more pictures; if that is too early, a note says so.
+        They end where one source has no more pictures; if that is too early, a note says so, as of
+        damaged ones between.
         """
         begin, count, pictures = time.monotonic(), 0, self.first
+        missing = damaged = 0
+        names = " and ".join(self.sources)
         try:
-            while all(picture is not None for picture in pictures):
-                halves = len(pictures) == 1
-                left, right = _halves(pictures[0], self.layout) if halves else pictures
-                clock = time.monotonic() - begin if self.live else None
-                yield left, right, count / self.rate if self.rate and not self.live else clock
+            while missing <= _DAMAGED:
+                if all(picture is not None for picture in pictures):
+                    damaged, missing = damaged + missing, 0
+                    halves = len(pictures) == 1
+                    left, right = _halves(pictures[0], self.layout) if halves else pictures
+                    clock = time.monotonic() - begin if self.live else None
+                    yield left, right, count / self.rate if self.rate and not self.live else clock
+                else:
+                    missing += 1
                 count += 1
                 # All are grabbed before any is decoded, so that they are of one time.
-                grabbed = [capture.grab() for capture in self.captures]
-                if not all(grabbed):
-                    break
-                pictures = [_decoded(capture) for capture in self.captures]
-            told = f"{' and '.join(self.sources)}: ends after {count}"
+                grabbed = zip(self.captures, [c.grab() for c in self.captures], strict=True)
+                pictures = [_decoded(capture) if good else None for capture, good in grabbed]
+            count -= missing
+            told = f"{names}: ends after {count}"
             if self.live:
                 self.notes.append(f"{told} frames: no more pictures come")
             # What a file announces may be an estimate, by a frame or a per cent.
             elif self.length is not None and count < min(self.length - 1, 0.99 * self.length):
                 self.notes.append(f"{told} of {self.length} frames: cut short, or damaged")
         finally:
+            if damaged:
+                self.notes.append(f"{names}: {damaged} of {count} frames passed over: damaged")
             for capture in self.captures:
                 capture.release()
 

@@ -169,27 +169,31 @@ def _folders(words: list[str]) -> StereoSequence:
                 f"{words[0]}: RIGHT is missing, and alone this folder has none of {known} in it"
             )
         words = [str(folder) for folder in both]
-    left, right = (_images(word) for word in words)
+    notes: list[str] = []
+    left, right = (_images(word, notes) for word in words)
     if len(left) != len(right):
         raise ValueError(
             f"{words[0]} holds {len(left)} images and {words[1]} {len(right)}: they are paired in "
             "order, so the counts must agree"
         )
-    doubt = doubtful_pairing(left, right)
+    if doubt := doubtful_pairing(left, right):
+        notes.append(doubt)
     stems = [path.stem for path in left]
     names = stems if len(set(stems)) == len(stems) else [f"{i:06d}" for i in range(len(stems))]
-    notes = [doubt] if doubt else []
     name = root.resolve().name if root.is_dir() else "sequence"
     facts = dict(zip(("left", "right"), words, strict=True))
     frames = _read(list(zip(left, right, names, strict=True)), notes)
     return StereoSequence(name, frames, length=len(left), facts=facts, notes=notes)
 
 
-def _images(word: str) -> list[Path]:
+def _images(word: str, notes: list[str]) -> list[Path]:
     """Images of a folder or glob, by their numbers: 2.png before 10.png."""
     folder = Path(word)
-    found = images_in(folder) if folder.is_dir() else map(Path, glob.glob(word, recursive=True))
+    found = images_in(folder) if folder.is_dir() else [*map(Path, glob.glob(word, recursive=True))]
     files = [file for file in found if file.suffix.lower() in SUFFIXES]
+    if others := sorted({*found} - {*files}):
+        kinds = "passed over, of kinds that are not read"
+        notes.append(f"{word}: {len(others)} {kinds}, first {others[0]}")
     if not files:
         raise FileNotFoundError(f"{word}: no image there ({' '.join(SUFFIXES)})")
     return sorted(files, key=lambda file: by_numbers(str(file)))

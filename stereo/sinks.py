@@ -234,6 +234,9 @@ def _recording(
 
         try:
             yield write
+            try:
+                stream.flush()
+            except RuntimeError as error:
+                raise OSError(f"{path}: cannot be written: {error}; is the disk full?") from error
         finally:
-            stream.flush()
             stream.disconnect()

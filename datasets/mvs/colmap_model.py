@@ -34,6 +34,13 @@ _CAMERA_MODELS = (
     ("SIMPLE_RADIAL_FISHEYE", 4),
     ("RADIAL_FISHEYE", 5),
     ("THIN_PRISM_FISHEYE", 12),
+    ("RAD_TAN_THIN_PRISM_FISHEYE", 16),
+    ("SIMPLE_DIVISION", 4),
+    ("DIVISION", 5),
+    ("SIMPLE_FISHEYE", 3),
+    ("FISHEYE", 4),
+    ("EUCM", 6),
+    ("EQUIRECTANGULAR", 2),
 )
 _COUNTS = dict(_CAMERA_MODELS)
 _KINDS = ("cameras", "images", "points3D")

@@ -404,6 +404,20 @@ def test_a_random_network_is_said(toy, capsys):
     assert "no trained weights" not in capsys.readouterr().err
 
 
+def test_predictions_that_are_written_nowhere_are_said(toy, capsys, monkeypatch):
+    monkeypatch.chdir(toy)
+    words = [
+        "predict",
+        *("--config", "classification/skin_generated.yaml"),
+        *("--trainer.accelerator", "cpu", "--trainer.logger", "false", "--data.workers", "0"),
+    ]
+    assert main(words) == 0
+    assert "predictions are written nowhere" not in capsys.readouterr().err
+    assert len((toy / "predictions" / "predictions.csv").read_text().splitlines()) == 17
+    assert main([*words, "--trainer.callbacks", "[]"]) == 0
+    assert "predictions are written nowhere: --trainer.callbacks+=" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

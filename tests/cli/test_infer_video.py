@@ -104,6 +104,9 @@ def test_images_that_are_not_read_are_counted(scene, capsys, words):
     assert call(*words) == 0
     said = "vizoo: warning: 1 image in folders passed over, of kinds that are not read: .gif\n"
     assert capsys.readouterr().err == said
+    assert call("pairs/left/*", "pairs/right/*") == 0
+    said = "vizoo: warning: pairs/left/*: 1 passed over, of kinds that are not read, first "
+    assert capsys.readouterr().err == f"{said}pairs/left/6.gif\n"
 
 
 @pytest.fixture
@@ -309,6 +312,7 @@ def test_the_grey_cameras_of_a_folder(scene):
         ("pairs --focal 100", "--focal needs --baseline too"),
         ("pairs --calib gone.txt", "gone.txt: no such calibration file"),
         ("pairs --raw gone.yaml", "gone.yaml"),
+        ("pairs --baseline-unit cm", "--baseline-unit is that of a calibration file, and there is"),
         ("pairs --fov 90", "--fov goes with --raw CALIBRATION"),
         ("pairs --auto-rectify --focal 9 --baseline 1", "not both"),
         ("left.mp4 left.mp4", "left.mp4: named for both views"),

@@ -50,5 +50,5 @@ def test_halves_are_disjoint_parts_of_every_set():
 def test_an_epoch_of_given_length_is_divided():
     halves = _module(40).halves(0.25)
     assert [len(loader.dataset) for loader in halves.values()] == [30, 10]
-    with pytest.raises(ValueError, match="cannot split"):
+    with pytest.raises(ValueError, match="cannot split.*a val_share of 0 holds none"):
         _module().halves(1.0)

@@ -110,6 +110,12 @@ def test_a_bag(write, storage):
             np.testing.assert_array_equal(frame.right, right)
             assert frame.time == pytest.approx(1 + index * STEP / 1e9)
         assert sequence.notes == []
+    (file,) = cut_short.iterdir()
+    shutil.copy(file, cut_short / f"{file.stem}_1{file.suffix}")
+    assert open_sequence(cut_short).notes == []
+    shutil.copy(file, cut_short / f"other_0{file.suffix}")
+    (note,) = open_sequence(cut_short).notes
+    assert note == f"{cut_short}: 2 recordings are read as one, by time: bag, other"
 
 
 def test_pictures_belong_together_by_their_times(write):

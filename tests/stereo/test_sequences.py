@@ -151,6 +151,18 @@ def test_a_camera_that_stops_ends_the_sequence(camera):
     assert sequence.notes == ["camera:0 and camera:1: ends after 2 frames: no more pictures come"]
 
 
+def test_a_damaged_picture_of_a_camera_is_passed_over(camera):
+    camera.pictures[1][2] = None
+    sequence = open_sequence(0, 1)
+    kept = [pair for index, pair in enumerate(views(5)) if index != 2]
+    for frame, (left, right) in zip(sequence, kept, strict=True):
+        np.testing.assert_array_equal(frame.left, left)
+        np.testing.assert_array_equal(frame.right, right)
+    names = "camera:0 and camera:1"
+    assert f"{names}: 1 of 5 frames passed over: damaged" in sequence.notes
+    assert f"{names}: ends after 5 frames: no more pictures come" in sequence.notes
+
+
 def test_a_video_cut_short_is_said(tmp_path, monkeypatch):
     left = write_video(tmp_path / "l.mp4", [pair[0] for pair in views(6)])
     monkeypatch.setattr(

@@ -6,6 +6,7 @@ import time
 import tracemalloc
 from contextlib import nullcontext
 from itertools import count, cycle, islice
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -568,6 +569,17 @@ def test_a_recording(predictor, tmp_path):
     report = run(predictor, sequence(rate=10), tmp_path, formats=["rrd"])
     assert report.files[0].read_bytes()[:3] == b"RRF"
     assert [file.name for file in tmp_path.iterdir()] == ["mine.rrd"]
+
+
+def test_a_recording_that_cannot_be_written(predictor, tmp_path, monkeypatch):
+    rerun = MagicMock()
+    recording = rerun.RecordingStream.return_value
+    recording.flush.side_effect = RuntimeError("its thread ended")
+    monkeypatch.setitem(sys.modules, "rerun", rerun)
+    with pytest.raises(OSError, match=r"mine\.rrd: cannot be written: its thread ended; is the di"):
+        run(predictor, sequence(), tmp_path, formats=["rrd"])
+    recording.disconnect.assert_called_once()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_rerun(predictor, tmp_path, monkeypatch):

@@ -116,6 +116,12 @@ def test_distortion_and_quaternions_are_refused(scene, tmp_path):
     cameras.write_text(good.replace("1 PINHOLE 64 48", "1 SIMPLE_RADIAL 64 48", 1))
     with pytest.raises(ValueError, match="camera 1 is distorted .SIMPLE_RADIAL.; undistort first"):
         open_scene(path)
+    newer = write_scene(scene, tmp_path / "newer", "colmap_binary")
+    file = newer / "sparse/cameras.bin"
+    content = file.read_bytes()
+    file.write_bytes(content[:12] + (15).to_bytes(4, "little") + content[16:])
+    with pytest.raises(ValueError, match="cameras.bin: camera 1 is distorted .FISHEYE.; undistort"):
+        open_scene(newer)
     cameras.write_text(good.replace(" 64 48 ", " 65 48 "))
     with pytest.raises(ValueError, match="00000000.jpg: 64x48 pixels, but its camera in .* 65x48"):
         open_scene(path).sample(0, [1])
