@@ -115,6 +115,11 @@ def test_a_generated_pair(front, tmp_path, capsys):
     assert 'class="cloud"' in page and "True disparity" in page and "Toy, float32" in page
     assert "vizoo infer stereo demo/pair/left.png demo/pair/right.png --model match_super" in page
     assert page.count("<img ") == 3 + 4 + 3
+    # It needs nothing else.
+    addresses = re.findall(r"""(?:src|href|url|action|data)\s*[=(]\s*["']?([^"'\s>)]+)""", page)
+    assert addresses and all(address.startswith(("data:", "#")) for address in addresses)
+    assert "default-src 'none'" in page
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(|@import", page)
 
 
 def test_the_best_shipped_network_leads_beside_opencv(shipped, tmp_path, capsys):
@@ -123,15 +128,6 @@ def test_the_best_shipped_network_leads_beside_opencv(shipped, tmp_path, capsys)
     assert names == ["match_plain.toy, guided", "StereoSGBM (OpenCV)"]
     page = (tmp_path / "demo/pair.html").read_text()
     assert "One supernet" not in page and "“Guided”: " in page
-
-
-def test_the_page_needs_nothing_else(front, tmp_path):
-    assert main(["demo", "--model", "match_super"]) == 0
-    page = (tmp_path / "demo/pair.html").read_text()
-    addresses = re.findall(r"""(?:src|href|url|action|data)\s*[=(]\s*["']?([^"'\s>)]+)""", page)
-    assert addresses and all(address.startswith(("data:", "#")) for address in addresses)
-    assert "default-src 'none'" in page
-    assert not re.search(r"\bfetch\(|XMLHttpRequest|import\(|@import", page)
 
 
 @pytest.mark.parametrize(("most", "says"), [(1, "pixels, once each"), (3, "median of 3")])

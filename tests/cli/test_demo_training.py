@@ -20,6 +20,7 @@ from trainers import Forked
 from vizoo.__main__ import main
 from vizoo.cli._demo import families, pair, subnets, tour, training
 from vizoo.common.timing import Timing
+from vizoo.datasets.worlds import panorama, views
 from vizoo.nas.space import Architecture
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.vision.configs.builtin import resolve_config
@@ -183,8 +184,14 @@ def test_the_tour(small, cards, tmp_path, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def cards():
-    """Those of a small room."""
+    """Those of a small room, of smaller inputs."""
+
+    def smaller(kind, *size):
+        return lambda count, *_, **settings: kind(count, *size, **settings)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(views, "WorldViews", smaller(views.WorldViews, 128, 160))
+        patch.setattr(panorama, "WorldPanoramas", smaller(panorama.WorldPanoramas, 64))
         patch.setitem(pair._ROOM, "height", 96)
         patch.setitem(pair._ROOM, "width", 192)
         return families.family_cards(pair.generated_sample(1), "cpu", "l.png r.png")

@@ -104,8 +104,7 @@ def test_a_scene_on_disk(scene, tmp_path, capsys, layout):
     assert len(assumed) == (layout == "colmap")
 
 
-@pytest.mark.parametrize("layout", ["dtu", "folder"])
-@pytest.mark.parametrize("left", [0, 64])
+@pytest.mark.parametrize(("layout", "left"), [("dtu", 0), ("folder", 64)])
 def test_a_damaged_photograph_is_passed_over(scene, tmp_path, capsys, layout, left):
     """It says so in a line, and the others are reconstructed without it."""
     path = write_scene(scene, tmp_path / "disk", layout, lossless=True)

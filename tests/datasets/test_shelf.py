@@ -279,10 +279,9 @@ def test_a_data_module_reads_every_file_once(
 ):
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
     train = [lambda: images_of(images)]
-    settings = {"train": train, "batch_size": 4, "workers": workers}
 
-    def epochs(**more):
-        data = ImageDataModule(**settings, **more)
+    def epochs(workers=workers, **more):
+        data = ImageDataModule(train=train, batch_size=4, workers=workers, **more)
         data.setup("fit")
         loader = data.train_dataloader()
         batches = []
@@ -291,7 +290,7 @@ def test_a_data_module_reads_every_file_once(
             batches += list(loader)
         return batches
 
-    plain = epochs()
+    plain = epochs(workers=0)
     kept = epochs(cache=kind, cache_size="1MB")
     for one, other in zip(plain, kept, strict=True):
         same(one, other)

@@ -22,7 +22,6 @@ from vizoo.vision.inputs import example_inputs
 class TestTiny(NetworkTester):
     name = "dispmvs_tiny"
     parameters = 2_654_646
-    backend = "aot_eager"
     architecture = {"coarse_iterations": 2, "fine_iterations": 1}
     exported = {"coarse_iterations": 1, "fine_iterations": 1}
     size = (128, 160)
@@ -49,12 +48,6 @@ class TestPublished(TestTiny):
 def net():
     torch.manual_seed(0)
     return create_model("dispmvs_tiny", coarse_iterations=2, fine_iterations=1).eval()
-
-
-def test_parameter_count():
-    with torch.device("meta"):
-        net = create_model("dispmvs")
-    assert sum(p.numel() for p in net.parameters()) == 10_444_838
 
 
 @pytest.mark.parametrize("size", [(128, 144), (61, 200), (130, 97), (16, 16), (1, 1)])
@@ -197,7 +190,7 @@ class TestSupernet(SupernetTester):
         return net.forward_stages(*self.inputs())
 
     def test_optimized_equals_activated(self, net, samples):
-        for architecture in samples[:3]:
+        for architecture in samples[:2]:
             activate(net, architecture)
             assert same(run(optimize(net), self.inputs()), run(net, self.inputs()), 1e-3)
 

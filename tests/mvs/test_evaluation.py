@@ -75,7 +75,7 @@ def thinned_one_by_one(points, spacing, seed):
     return kept
 
 
-@pytest.mark.parametrize("count", [1, 50, 5000])
+@pytest.mark.parametrize("count", [1, 50, 2000])
 def test_thinning_is_that_of_one_by_one(count):
     points = np.random.default_rng(1).uniform(0, 1, (count, 3)).astype(np.float32)
     for spacing, seed in ((0.1, 0), (0.05, 3), (2.0, 5)):

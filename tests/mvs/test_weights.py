@@ -16,17 +16,17 @@ def test_they_know_unseen_scenes():
     """Within a sixth in the median, which no constant is, and nothing untrained."""
     assert model_info(DEFAULT_MODEL).record.size <= 8e6
     predictor, errors, constant = MVSPredictor(guided=False, device="cpu"), [], []
-    for sample in map(WorldViews(3, 160, 208, 4, seed=71).__getitem__, range(3)):
+    for sample in map(WorldViews(2, 160, 208, 4, seed=71).__getitem__, range(2)):
         truth = sample["depth"][0][sample["valid"][0]]
         depth = torch.from_numpy(predictor.predict_sample(sample).depth)[sample["valid"][0]]
         errors.append(((depth - truth).abs() / truth).median())
         constant.append(((truth.median() - truth).abs() / truth).median())
-    assert sum(errors) / 3 < 1 / 6 < sum(constant) / 3
+    assert sum(errors) / 2 < 1 / 6 < sum(constant) / 2
 
 
 def test_the_command_takes_them_guided(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_scene(WorldViews(1, 96, 128, 3, seed=72).scene(0), tmp_path / "scene", "dtu")
+    write_scene(WorldViews(1, 64, 96, 3, seed=72).scene(0), tmp_path / "scene", "dtu")
     words = ("infer", "mvs", "scene", "--out", "out", "--device", "cpu", "--json")
     assert main(list(words)) == 0
     summary = json.loads(capsys.readouterr().out)

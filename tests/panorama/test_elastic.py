@@ -39,7 +39,7 @@ class TestSupernet(SupernetTester):
         return net.forward_stages(*self.inputs())
 
     def test_optimized_equals_activated(self, net, samples):
-        for architecture in samples[:3]:
+        for architecture in samples[:2]:
             activate(net, architecture)
             assert same(run(optimize(net), self.inputs()), run(net, self.inputs()), 1e-3)
 

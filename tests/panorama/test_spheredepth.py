@@ -21,7 +21,6 @@ TINY = {"widths": (4, 6, 8, 8, 10), "blocks": 1, "decoder_convs": 1}
 class TestTiny(NetworkTester):
     name = "spheredepth_tiny"
     parameters = 208_740
-    backend = "aot_eager"
     exported = {"texture_level": 0}  # half the nodes
     size = (32, 64)
     formats = ("torchscript",)

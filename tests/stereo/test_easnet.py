@@ -2,74 +2,32 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 from network_tester import StereoNetworkTester, slow
 from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.space import Architecture
-from vizoo.nas.supernet import activate, extract, search_space
+from vizoo.nas.supernet import activate, search_space
 from vizoo.stereo._easnet_layers import peak_argmin
 from vizoo.stereo.easnet import convert_published, published_architecture
 from vizoo.vision.hub.create import create_model
-from vizoo.vision.hub.weights import load_state, load_weights, save_weights
+from vizoo.vision.hub.weights import load_state
 from vizoo.vision.inference import optimize
 
 
-class TestSupernet(StereoSupernetTester):
-    name = "easnet"
-
-    test_compiles = slow(StereoSupernetTester.test_compiles)  # for its subnet and light are
-    # For those of the extended ones, with these modules and choices and more, are.
-    test_gradients_reach_what_runs = slow(StereoSupernetTester.test_gradients_reach_what_runs)
-    test_exports_without_the_supernet = slow(StereoSupernetTester.test_exports_without_the_supernet)
-    test_optimized_equals_activated = slow(StereoSupernetTester.test_optimized_equals_activated)
-    test_extracted_equals_activated_in_training = slow(
-        StereoSupernetTester.test_extracted_equals_activated_in_training
-    )
-
-
 class TestExtendedSupernet(StereoSupernetTester):
+    """With the modules and choices of `easnet`, and more."""
+
     name = "easnet_extended"
 
     test_compiles = slow(StereoSupernetTester.test_compiles)  # for light is
-    test_exports_without_the_supernet = slow(StereoSupernetTester.test_exports_without_the_supernet)
-    to = "onnx"  # in every run light goes there
-    test_optimized_equals_activated = slow(  # for that of three levels, with these modules, is
-        StereoSupernetTester.test_optimized_equals_activated
-    )
 
 
-class TestExtendedSupernetOfThreeLevels(StereoSupernetTester):
-    # With its modules and more the four levels do.
-    test_compiles = None
-    test_gradients_reach_what_runs = slow(StereoSupernetTester.test_gradients_reach_what_runs)
-    test_state_dict_loads_alone = slow(StereoSupernetTester.test_state_dict_loads_alone)
-    test_extracted_equals_activated_in_training = slow(
-        StereoSupernetTester.test_extracted_equals_activated_in_training
-    )
-    test_extracted_equals_activated_in_channels_last = slow(
-        StereoSupernetTester.test_extracted_equals_activated_in_channels_last
-    )
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def samples(cls, net):
-        """Few, since every value of every choice is seen with four levels."""
-        space = search_space(net)
-        return [space.largest(), space.smallest(), space.sample(random.Random(0))]
-
-    def build(self):
-        return create_model("easnet_extended", levels=3, max_disparity=96)
-
-    def test_has_no_fourth_level(self, net):
-        assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (
-            2,
-            3,
-        )
-        assert not any("stages.3" in name for name in net.state_dict())
+def test_three_levels_have_no_fourth():
+    net = create_model("easnet_extended", levels=3, max_disparity=96)
+    assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (2, 3)
+    assert not any("stages.3" in name for name in net.state_dict())
 
 
 class TestFADNetPlusSupernet(StereoSupernetTester):
@@ -83,7 +41,8 @@ class TestNetwork(StereoNetworkTester):
     name = "easnet"
     parameters = 5_078_506
     trains_at_any_size = True
-    architecture = {"subnet": published_architecture({"ks": 7, "e": 8, "d": 4, "s": 4}).to_json()}
+    multiple = 24
+    architecture = {"subnet": published_architecture({"ks": 7, "e": 2, "d": 4, "s": 4}).to_json()}
     exported = {"subnet": published_architecture({"ks": 3, "e": 2, "d": 2, "s": 2}).to_json()}
 
     test_exports = slow(StereoNetworkTester.test_exports)  # for EASNet light and elastic are
@@ -185,13 +144,6 @@ def test_a_peak_has_as_many_neighbours_on_either_side():
     torch.testing.assert_close(same, share)
 
 
-@pytest.mark.parametrize("height, width", [(25, 31), (37, 100), (24, 24)])
-def test_any_size(supernet, height, width):
-    views = torch.rand(2, 1, 3, height, width).unbind()
-    with torch.inference_mode():
-        assert supernet(*views).shape == (1, 1, height, width)
-
-
 def test_shifted_texture_is_warped_onto_itself():
     """The right warp reads where it says: no error at a constant true disparity."""
     left = torch.rand(1, 3, 24, 60)
@@ -204,16 +156,6 @@ def test_shifted_texture_is_warped_onto_itself():
         refine(torch.full((1, 1, 24, 60), 6.0), left, right)
         errors[published] = seen[0][:, :3, :, 8:-8].abs().max().item()
     assert errors[False] < 1e-4 < 0.01 < errors[True]
-
-
-def test_subnet_file_round_trip(tmp_path):
-    net = create_model("easnet_extended", max_disparity=48).eval()
-    subnet = extract(net, search_space(net).sample(random.Random(3)))
-    save_weights(subnet, tmp_path / "subnet.safetensors")
-    loaded = load_weights(tmp_path / "subnet.safetensors").eval()
-    views = torch.rand(2, 1, 3, 48, 96).unbind()
-    with torch.inference_mode():
-        assert torch.equal(loaded(*views), subnet(*views))
 
 
 @pytest.fixture(scope="module")
@@ -297,10 +239,7 @@ def test_subnet_must_be_an_architecture(supernet):
 
 
 def test_optimized_in_bfloat16_stays_near():
-    net = create_model("easnet").eval()
-    with torch.no_grad():
-        for layer in (*net.heads, *(refinement.final_conv for refinement in net.refinement)):
-            layer.weight *= 0.01
+    net = TestNetwork.build(TestNetwork.exported)
     views = torch.rand(2, 1, 3, 48, 96).unbind()
     with torch.inference_mode():
         wanted, found = net(*views), optimize(net, torch.bfloat16)(*views)

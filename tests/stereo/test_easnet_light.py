@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from network_tester import StereoNetworkTester
-from supernet_tester import StereoSupernetTester
+from supernet_tester import StereoSupernetTester, SupernetTester
 
 from vizoo.nas.supernet import search_space
 from vizoo.stereo._easnet_layers import peak_argmin
@@ -17,11 +17,13 @@ from vizoo.vision.ops import soft_argmin
 class TestSupernet(StereoSupernetTester):
     name = "easnet_light"
 
+    test_exports_without_the_supernet = SupernetTester.test_exports_without_the_supernet
+
 
 class TestNetwork(StereoNetworkTester):
     name = "easnet_light"
     parameters = 1_161_495
-    backend = "aot_eager"
+    multiple = 24
     trains_at_any_size = True
     architecture = {"subnet": search_space(EASNetLight()).largest().to_json()}
     exported = {"subnet": search_space(EASNetLight()).smallest().to_json()}

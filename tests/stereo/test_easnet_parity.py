@@ -32,8 +32,9 @@ def case(request, golden):
     published = list(state)
     model, arguments, state = convert_published(state)
     ours = dict(zip(published, state, strict=True))
-    net = create_model(model, **arguments).eval()
-    load_state(net, state, name)
+    with torch.device("meta"):
+        net = create_model(model, **arguments).eval()
+    load_state(net.to_empty(device="cpu"), state, name)
     shape = tuple(meta["input_shape"])
     architecture = activate(net, published_architecture(meta["subnet"]))
     operation = (meta["operation"] or {}).get("kind")
@@ -60,18 +61,15 @@ def test_supernet_and_its_extraction(case):
     meta, want, net, architecture, (left, right), stages, *_ = case
     alone = extract(net, architecture).eval()
     with torch.inference_mode():
-        found = ((net, "", stages), (alone, "static_", alone.forward_stages(left, right)))
-    for network, prefix, (stage,) in found:
+        found = (("", stages), ("static_", alone.forward_stages(left, right)))
+    for prefix, (stage,) in found:
         predictions = stage[::-1]
-        with torch.inference_mode():
-            finest = network(left, right)
         assert len(predictions) == meta["subnet"]["s"] + 2
         for index, prediction in enumerate(predictions):
             expected = torch.from_numpy(want[f"{prefix}disparity_{index}"])
             own = prediction[:, 0] * expected.shape[-1] / left.shape[-1]
             assert (own - expected).abs().max() < meta["tolerance_absolute"]["disparity"], index
             assert (own - expected).norm() < 1e-4 * expected.norm()
-        assert torch.equal(finest, predictions[-1])
 
 
 def test_intermediate_maps(case):
@@ -134,8 +132,9 @@ def test_extracted_names_and_shapes(case):
         for key, shape in meta["static_state_dict"].items()
     }
     name, arguments, state = convert_published(state)
-    subnet = create_model(name, **arguments)
-    load_state(subnet, state, "extraction")
+    with torch.device("meta"):
+        subnet = create_model(name, **arguments)
+    load_state(subnet.to_empty(device="cpu"), state, "extraction")
     want = extract(net, architecture).state_dict()
     assert {k: v.shape for k, v in subnet.state_dict().items()} == {
         k: v.shape for k, v in want.items()

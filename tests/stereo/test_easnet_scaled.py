@@ -31,6 +31,7 @@ class TestSupernet(StereoSupernetTester):
 class TestNetwork(StereoNetworkTester):
     name = "easnet_scaled"
     parameters = 654_823
+    multiple = 24
     trains_at_any_size = True
     architecture = {"subnet": subnet(size="1").to_json()}
     exported = {"subnet": SPACE.smallest().to_json()}

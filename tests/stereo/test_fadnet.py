@@ -14,7 +14,6 @@ from vizoo.vision.hub.weights import load_state
 class TestFADNetPlusMicro(StereoNetworkTester):
     name = "fadnet_plus_micro"
     parameters = 499_226
-    backend = "aot_eager"
     formats = ("torchscript",)  # as ONNX it is tested in tests/vision/test_exported.py
 
 

@@ -52,13 +52,11 @@ def test_outputs(case):
     meta, want, net, _, (left, right), _ = case
     with torch.inference_mode():
         stages = net.forward_stages(left, right)
-        finest = net(left, right)
     for stage, predictions in enumerate(stages, 1):
         for scale, prediction in enumerate(predictions):
             expected = torch.from_numpy(want[f"stage{stage}_{scale}"])
             error = (prediction - expected).norm() / expected.norm()
             assert error < meta["tolerance"]["relative_l2"], (stage, scale, error)
-    assert torch.equal(finest, stages[1][0])
 
 
 def test_parameter_count(case):

@@ -352,7 +352,7 @@ def test_a_calibration_by_its_file(pair, tmp_path):
 
 
 def test_time_is_estimated_by_size():
-    predictor = vizoo.StereoPredictor("easnet_small", device="cpu")
+    predictor = vizoo.StereoPredictor(BlockMatcher(8), device="cpu")
     assert 0 < predictor.estimate(64, 128) < predictor.estimate(6000, 8000)
 
 

@@ -84,6 +84,5 @@ def test_real_pairs(shared, names):
     assert check_pair(left, right) == []
     (warning,) = check_pair(right, left)
     assert "swapped" in warning
-    for changed in (rotated(right, 2), np.roll(right, 6, axis=0)):
-        (warning,) = check_pair(left, changed)
-        assert "not rectified" in warning
+    (warning,) = check_pair(left, rotated(right, 2))
+    assert "not rectified" in warning

@@ -90,17 +90,17 @@ def test_no_seam_between_tiles(reach):
 
 
 def test_tiles_and_one_piece_agree():
-    truth = slope(320, 640, 10.0, 60.0)
+    truth = slope(256, 448, 10.0, 60.0)
     left, right = pair_of(truth)
     net = BlockMatcher(24)
 
     def match(*views):
         return net(*(view[None] for view in views))[0]
 
-    coarse = truth[None] + 1.5 * torch.sin(torch.arange(640) / 40)
+    coarse = truth[None] + 1.5 * torch.sin(torch.arange(448) / 40)
     whole = refine(match, left, right, coarse, 0.5, 24)
-    tiled = refine(match, left, right, coarse, 0.5, 24.0, pixels=80_000)
-    assert len(list(tiles(320, 640, 80_000, 24))) >= 4
+    tiled = refine(match, left, right, coarse, 0.5, 24.0, pixels=40_000)
+    assert len(list(tiles(256, 448, 40_000, 24))) >= 4
     assert ((whole - tiled).abs() > 0.5).float().mean() < 0.02
 
 

@@ -32,8 +32,14 @@ SHIPPED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def unseen():
+    scenes = GeneratedStereo(4, 192, 384, seed=71, max_disparity=48, clutter=0.3)
+    return [scenes[index] for index in range(4)]
+
+
 @pytest.mark.parametrize("name", SHIPPED)
-def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
+def test_they_need_no_network_and_know_unseen_scenes(name, unseen, monkeypatch):
     """The error is far below the best constant's, which nothing untrained reaches."""
     assert model_info(name).record.size <= 8e6
 
@@ -43,7 +49,7 @@ def test_they_need_no_network_and_know_unseen_scenes(name, monkeypatch):
     monkeypatch.setattr(socket, "create_connection", refuse)
     predictor = StereoPredictor(name, device="cpu")
     found, constant = DisparityMetrics(), DisparityMetrics()
-    for scene in GeneratedStereo(4, 192, 384, seed=71, max_disparity=48, clutter=0.3):
+    for scene in unseen:
         truth, valid = scene["disparity"][None], scene["valid"][None]
         result = predictor(scene["left"], scene["right"], scale=1, check=False)
         disparity = torch.from_numpy(result.disparity)

@@ -68,8 +68,8 @@ class NetworkTester(ExportTester):
 
     Attributes:
         parameters: their number without `architecture`.
-        backend: of the compiler in every run; `aot_eager`, which traces operators too and takes
-            twice as long, for one network of each family.
+        backend: of the compiler in every run; `aot_eager`, which takes twice as long, traces
+            operators too, which those of ours have tests for.
     """
 
     parameters: int
@@ -206,9 +206,8 @@ class StereoNetworkTester(NetworkTester):
             disparity = net(*views)
         assert disparity.dtype == torch.float32
         assert (disparity - output[0]).norm() < 0.1 * output[0].norm() + 1e-3
-        stages = net.train().forward_stages(
-            *(view.repeat(2, 1, 2, 1).bfloat16() for view in self.views())
-        )
+        views = self.views(2 * self.multiple, 2 * self.multiple, batch=2)
+        stages = net.train().forward_stages(*(view.bfloat16() for view in views))
         sum(prediction.mean() for stage in stages for prediction in stage).backward()
         assert all(p.grad.isfinite().all() for p in net.parameters() if p.grad is not None)
 

@@ -80,7 +80,7 @@ class SupernetTester:
             assert same(run(net, self.inputs()), run(plain, self.inputs()))
 
     def test_extracted_equals_activated_in_training(self, net, samples):
-        for architecture in samples[:3]:
+        for architecture in samples[:2]:
             elastic = copy.deepcopy(net).train()
             activate(elastic, architecture)
             plain = extract(elastic, architecture)
@@ -95,7 +95,7 @@ class SupernetTester:
             pytest.skip("for images only")
         elastic = copy.deepcopy(net).to(memory_format=torch.channels_last)
         inputs = [x.contiguous(memory_format=torch.channels_last) for x in self.inputs()]
-        for architecture in samples[:3]:
+        for architecture in samples[:2]:
             activate(elastic, architecture)
             assert same(run(elastic, inputs), run(extract(elastic, architecture), inputs))
 
@@ -272,6 +272,7 @@ class StereoSupernetTester(SupernetTester):
     size = (24, 48)
     to = "torchscript"
     compiled = slice(1, 2)  # that graphs follow the activation, smaller supernets show
+    test_exports_without_the_supernet = None  # for light's is, and their subnets' alone
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -289,7 +290,7 @@ class StereoSupernetTester(SupernetTester):
         return net.forward_stages(*self.inputs())
 
     def test_optimized_equals_activated(self, net, samples):
-        for architecture in samples[:3]:
+        for architecture in samples[:2]:
             activate(net, architecture)
             fast = run(optimize(net), self.inputs())
             assert same(fast, run(net, self.inputs()), 1e-3)

@@ -63,8 +63,8 @@ def test_equals_the_network(net, batch, height, width):
     wanted = net(left, right)
     fast = optimize(net)
     assert close(fast(left, right), wanted)
-    assert close(fast(left, right), wanted)  # weights are packed in the first call
-    assert fast(left, right).shape == (batch, 1, height, width)
+    again = fast(left, right)  # weights are packed in the first call
+    assert close(again, wanted) and again.shape == (batch, 1, height, width)
     after = net.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     assert close(net(left, right), wanted, 0)

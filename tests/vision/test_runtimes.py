@@ -38,6 +38,13 @@ def net(monkeypatch, tmp_path):
     return Pair().eval()
 
 
+@pytest.fixture
+def known(net, tmp_path_factory, monkeypatch):
+    """The same network, of which other tests may have exported already what one needs."""
+    monkeypatch.setenv("VIZOO_HOME", str(tmp_path_factory.getbasetemp() / "runtimes"))
+    return net
+
+
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
 def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, monkeypatch):
     pytest.importorskip(runtime)
@@ -53,7 +60,7 @@ def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, m
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_openvino_compiles_for_sizes_that_come_again(net, dtype, monkeypatch):
+def test_openvino_compiles_for_sizes_that_come_again(known, dtype, monkeypatch):
     """Two sizes at most; the results are the same."""
     openvino = pytest.importorskip("openvino")
     compiled, compile_model = [], openvino.Core.compile_model
@@ -62,19 +69,19 @@ def test_openvino_compiles_for_sizes_that_come_again(net, dtype, monkeypatch):
         compiled.append([tuple(port.partial_shape)[2].is_static for port in model.inputs])
         return compile_model(core, model, *settings)
 
-    prepared(net, "openvino")(*torch.rand(2, 1, 3, 24, 32))  # the file is made
+    prepared(known, "openvino")(*torch.rand(2, 1, 3, 24, 32))  # the file is made
     monkeypatch.setattr(openvino.Core, "compile_model", told)
-    fast = prepared(net, "openvino", dtype)
+    fast = prepared(known, "openvino", dtype)
     atol = 1e-5 if dtype == torch.float32 else 0.05
     for width in (32, 40, 32, 40, 32, 40, 48, 48, 48, 32, 40):
         pair = torch.rand(2, 1, 3, 24, width)
-        torch.testing.assert_close(fast(*pair), net(*pair), atol=atol, rtol=1e-5)
+        torch.testing.assert_close(fast(*pair), known(*pair), atol=atol, rtol=1e-5)
     sized = [[True, True]] * (2 if dtype == torch.float32 else 5)
     assert compiled == ([[False, False]] if dtype == torch.float32 else []) + sized
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
-def test_openvino_leaves_signals_a_stack(net):
+def test_openvino_leaves_signals_a_stack(known):
     """It brings one of its own, and Python's handlers run on it."""
 
     class Stack(ctypes.Structure):
@@ -82,7 +89,7 @@ def test_openvino_leaves_signals_a_stack(net):
 
     pytest.importorskip("openvino")
     pair = torch.rand(2, 1, 3, 16, 24)
-    networks = [prepared(net, "openvino") for _ in range(2)]
+    networks = [prepared(known, "openvino") for _ in range(2)]
     for fast in networks:
         fast(*pair)
     del fast
@@ -270,14 +277,14 @@ def test_auto_leaves_bfloat16_to_pytorch(net):
     assert not isinstance(prepared(net, "auto", torch.bfloat16), Fastest)
 
 
-def test_predictors_take_a_runtime(net):
+def test_predictors_take_a_runtime(known):
     from vizoo import StereoPredictor
 
     pytest.importorskip("openvino")
     left, right = torch.rand(2, 3, 33, 40)
-    mine, plain = StereoPredictor(net, runtime="openvino"), StereoPredictor(net)
+    mine, plain = StereoPredictor(known, runtime="openvino"), StereoPredictor(known)
     torch.testing.assert_close(mine.maps(left, right), plain.maps(left, right))
     with pytest.raises(ValueError, match="runtime 'tensorflow': there are torch, openvino"):
-        StereoPredictor(net, runtime="tensorflow")
+        StereoPredictor(known, runtime="tensorflow")
     with pytest.raises(ValueError, match="onnxruntime computes in float32"):
-        StereoPredictor(net, dtype="bfloat16", runtime="onnxruntime")
+        StereoPredictor(known, dtype="bfloat16", runtime="onnxruntime")

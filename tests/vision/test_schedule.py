@@ -169,7 +169,7 @@ def test_the_average_reaches_back_by_its_share(tmp_path):
         def on_train_batch_end(self, trainer, pl_module, *_):
             self.weight = pl_module.net.weight.detach().clone()
 
-    for share, steps, lag in ((0.1, 100, 9), (0.1, 200, 19), (0.05, 200, 9), (0.1, 5, 0)):
+    for share, steps, lag in ((0.1, 100, 9), (0.1, 50, 4), (0.05, 100, 4), (0.1, 5, 0)):
         task, last = Counting(optimizer="momentum", optimizer_args={"momentum": 0.0}), Last()
         fit(tmp_path, task, steps, [AveragedWeights(share), last], max_epochs=1)
         assert torch.equal(last.weight, torch.full((1, 3), float(steps)))

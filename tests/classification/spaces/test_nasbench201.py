@@ -36,6 +36,8 @@ class TestNetwork(NetworkTester):
 
 
 class TestSupernet(SupernetTester):
+    compiled = slice(1, 2)  # that graphs follow the activation, smaller supernets show
+
     def build(self):
         return create_model("nasbench201", **SMALL)
 

@@ -95,7 +95,7 @@ def test_occlusion_agrees_with_a_brute_force_search(clean):
 
 @pytest.mark.parametrize("limit", [6.0, 40.0, 192.0])
 def test_disparity_stays_in_range(limit):
-    scenes = generate_scenes(6, 48, 128, seed=11, max_disparity=limit, photometric=False)
+    scenes = generate_scenes(3, 48, 128, seed=11, max_disparity=limit, photometric=False)
     depth = scenes["disparity"]
     assert depth.min() > 0
     assert depth.max() <= min(limit, 64)
@@ -202,7 +202,7 @@ def test_clutter_covers_the_walls():
     """Fewer objects leave more of the background, whose disparity has fewer steps."""
     edges = []
     for clutter in (0.0, 0.3, 1.0):
-        scenes = generate_scenes(4, 64, 128, seed=5, clutter=clutter)["disparity"]
+        scenes = generate_scenes(2, 48, 96, seed=5, clutter=clutter)["disparity"]
         edges.append(((scenes[..., 1:] - scenes[..., :-1]).abs() > 1).float().mean().item())
     assert edges[0] < edges[1] < edges[2]
     with pytest.raises(ValueError, match="clutter 2: want 0 to 1"):

@@ -199,7 +199,6 @@ CASES = {
         *(("validation", 3, step) for step in (5, 9)),
         ("accumulation", 3, 4),
         ("accumulation", 1, 6),
-        ("workers", 1, 11),
         ("workers", 3, 12),
         ("shorter epochs", 1, 6),
     ],

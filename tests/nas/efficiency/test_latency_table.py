@@ -98,12 +98,12 @@ def test_build_predicts(net, images, made_up_time, tmp_path):
         images,
         torch.float32,
         path=tmp_path / "table.json",
-        samples=120,
+        samples=90,
         held_out=10,
         progress=lambda done, total: told.append((done, total)),
     )
-    assert table.complete and len(table.seen) == 120 and len(table.held_out) == 10
-    assert told[0] == (0, 130) and told[-1] == (130, 130)
+    assert table.complete and len(table.seen) == 90 and len(table.held_out) == 10
+    assert told[0] == (0, 100) and told[-1] == (100, 100)
     errors = table.errors()
     assert errors["regressor"].spearman > 0.97
     assert errors["regressor"].median_relative_error < 0.05

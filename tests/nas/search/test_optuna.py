@@ -213,14 +213,14 @@ def test_a_sampler_keeps_limits_and_its_budget(sampler, names):
     before = optuna.logging.get_verbosity()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        result = propose(space, objectives, evaluations=14, at_once=4, **settings)
+        result = propose(space, objectives, evaluations=10, at_once=4, **settings)
     assert optuna.logging.get_verbosity() == before
     architectures = [item.architecture for item in result.evaluated]
-    assert len(set(architectures)) == 14 and all(a in space for a in architectures)
+    assert len(set(architectures)) == 10 and all(a in space for a in architectures)
     assert all(limit.satisfied(a) for a in architectures)
-    assert calls == [4] * 3 * len(names) + [2] * len(names)
+    assert calls == [4] * 2 * len(names) + [2] * len(names)
     assert result.names == names and len(result.front[0].scores) == len(names)
-    again = propose(space, objectives, evaluations=14, at_once=4, **settings)
+    again = propose(space, objectives, evaluations=10, at_once=4, **settings)
     assert again == result
     with pytest.raises(UnreachableError, match="no architecture has a memory of at most"):
         settings["constraints"] = [Constraint("memory", limit.cost, 0.0)]

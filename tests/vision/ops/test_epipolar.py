@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from itertools import product
 
 import numpy as np
 import pytest
@@ -65,8 +66,10 @@ def ours(*arguments, **settings):
     return epipolar_correlation(*arguments, RADIUS, **settings)
 
 
-@pytest.mark.parametrize("size", [(6, 7), (1, 4), (3, 1), (12, 17)])
-@pytest.mark.parametrize("memory", [1, 20_000, epipolar._MEMORY])
+@pytest.mark.parametrize(
+    ("size", "memory"),  # one place at a time, whole; in several chunks, the last of them shorter
+    [*product([(6, 7), (1, 4), (3, 1)], [1, epipolar._MEMORY]), ((12, 17), 20_000)],
+)
 def test_equals_naive(size, memory):
     inputs = case(*size)
     torch.testing.assert_close(ours(*inputs, memory=memory), naive(*inputs))
@@ -155,7 +158,7 @@ def test_compiles():
 
 class Wrapped(torch.nn.Module):
     def forward(self, reference, fine, coarse, base, direction, flow):
-        return ours(reference, [fine, coarse], base, direction, flow)
+        return epipolar_correlation(reference, [fine, coarse], base, direction, flow, 1)
 
 
 def flat(inputs):
@@ -177,7 +180,7 @@ def test_exports(tmp_path):
         str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"]
     )
     inputs = flat(case(12, 6))
-    want = ours(inputs[0], inputs[1:3], *inputs[3:])
+    want = Wrapped()(*inputs)
     torch.testing.assert_close(program.module()(*inputs), want, rtol=1e-4, atol=1e-4)
     names = [x.name for x in session.get_inputs()]
     feed = dict(zip(names, (x.numpy() for x in inputs), strict=True))

@@ -17,17 +17,6 @@ from vizoo.vision.ops._registration import _untraced
 SIZES = [(3, 7), (2, 1), (1, 4), (2, 75)]  # (H, W): odd, one column, W < D, three blocks
 
 
-class Wrapped(torch.nn.Module):
-    """The operator as a module, for the exporters."""
-
-    def __init__(self, call):
-        super().__init__()
-        self.call = call
-
-    def forward(self, first: Tensor, second: Tensor | None = None) -> Tensor:
-        return self.call(first) if second is None else self.call(first, second)
-
-
 class OperatorTester:
     """What every operator must stand; a subclass says what it computes."""
 
@@ -125,81 +114,9 @@ class OperatorTester:
 
     autocast_type = torch.bfloat16
 
-    def test_compile(self):
-        torch.compiler.reset()
-        compiled = torch.compile(self.call, fullgraph=True, dynamic=True, backend="aot_eager")
-        for size in ((3, 7), (4, 9)):
-            inputs = self.inputs(*size)
-            torch.testing.assert_close(compiled(*inputs), self.call(*inputs))
-            torch.testing.assert_close(
-                self.gradients(compiled, inputs), self.gradients(self.call, inputs)
-            )
-
-    def dynamic(self) -> tuple:
-        size = {2: torch.export.Dim("height", min=2), 3: torch.export.Dim("width", min=2)}
-        return tuple(size for _ in self.inputs())
-
-    def test_export(self):
-        inputs = self.inputs(4, 7)
-        program = torch.export.export(
-            Wrapped(self.call),
-            inputs,
-            dynamic_shapes=dict(zip(("first", "second"), self.dynamic(), strict=False)),
-            strict=True,  # the ONNX exporter takes the other way
-        )
-        assert "vizoo" not in str(program.graph)
-        other = self.inputs(3, 11)
-        torch.testing.assert_close(program.module()(*other), self.call(*other))
-
-    def test_trace(self):
-        inputs = self.inputs(4, 7)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            traced = torch.jit.trace(self.call, inputs)
-        torch.testing.assert_close(traced(*inputs), self.call(*inputs))
-        assert "vizoo::" not in str(traced.graph)
-
-    def test_onnx(self, tmp_path):
-        pytest.importorskip("onnx")
-        pytest.importorskip("onnxscript")
-        runtime = pytest.importorskip("onnxruntime")
-        path = str(tmp_path / "operator.onnx")
-        shapes = self.dynamic()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                Wrapped(self.call),
-                self.inputs(4, 7, dtype=torch.float32),
-                path,
-                dynamo=True,
-                dynamic_shapes=shapes,
-                verbose=False,
-            )
-        session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
-        names = [x.name for x in session.get_inputs()]
-        for size in ((4, 7), (3, 11)):
-            inputs = self.inputs(*size, dtype=torch.float32)
-            (out,) = session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))
-            torch.testing.assert_close(
-                torch.from_numpy(out), self.call(*inputs), rtol=1e-4, atol=1e-4
-            )
-
 
 class PairTester(OperatorTester):
     """Operators on two feature maps."""
-
-    def test_transforms(self):
-        inputs = self.inputs(2, 3, batch=1)
-        wanted = torch.autograd.functional.jacobian(self.call, inputs)
-        torch.testing.assert_close(torch.func.jacfwd(self.call, (0, 1))(*inputs), wanted)
-        torch.testing.assert_close(torch.func.jacrev(self.call, (0, 1))(*inputs), wanted)
-        torch._dynamo.reset()
-        within = torch.compile(torch.func.jacfwd(self.call, (0, 1)), backend="eager")
-        torch.testing.assert_close(within(*inputs), wanted)
-        compiled = torch.compile(self.call, backend="eager")
-        torch.testing.assert_close(torch.func.jacfwd(compiled, (0, 1))(*inputs), wanted)
-        inputs = [x.requires_grad_() for x in inputs]
-        torch.autograd.gradcheck(self.call, inputs, fast_mode=True, check_forward_ad=True)
 
     def test_refuses(self):
         left, right = self.inputs()
@@ -229,7 +146,6 @@ def mean_product(left, right, groups=1):
 
 class TestCorrelation(PairTester):
     function, arguments = staticmethod(ops.correlation), (6,)
-    test_onnx = slow(PairTester.test_onnx)  # FADNet++ is exported with it
     refused = [((0,), "displacements must be at least 1, got 0")]
 
     def naive(self, left, right):
@@ -331,7 +247,6 @@ class TestConcatVolume(PairTester):
 
 class TestSoftArgmin(OperatorTester):
     autocast_type = torch.float32
-    test_onnx = slow(OperatorTester.test_onnx)  # EASNet is exported with it
 
     def inputs(self, height=3, width=7, batch=2, dtype=torch.float64):
         return (super().inputs(height, width, batch, dtype)[0],)
@@ -360,8 +275,6 @@ class TestSoftArgmin(OperatorTester):
 
 
 class TestWarpByDisparity(OperatorTester):
-    test_onnx = slow(OperatorTester.test_onnx)  # FADNet++ is exported with it
-    test_compile = slow(OperatorTester.test_compile)  # and compiled
     padding, align_corners = "border", True
     autocast_type = torch.float32
 
@@ -457,8 +370,109 @@ class TestWarpByDisparity(OperatorTester):
 
 class TestWarpAsPublished(TestWarpByDisparity):
     padding, align_corners = "zeros", False
-    test_onnx, test_compile = OperatorTester.test_onnx, OperatorTester.test_compile
     test_opcheck = slow(OperatorTester.test_opcheck)
+
+
+class Every(torch.nn.Module):
+    """All of them at once: what compilers and exporters take for one takes a second by itself."""
+
+    def forward(self, left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, ...]:
+        return (
+            *every_pair(left, right),
+            ops.soft_argmin(left, start=2.0, step=0.5),
+            ops.warp_by_disparity(left, disparity, padding="border", align_corners=True),
+            ops.warp_by_disparity(left, disparity, padding="zeros", align_corners=False),
+        )
+
+
+def every_pair(left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+    return (
+        ops.correlation(left, right, 2),
+        ops.group_wise_correlation(left, right, 2, 2),
+        ops.correlation_2d(left, right, 1),
+        ops.concat_volume(left, right, 2),
+    )
+
+
+def joined(function):
+    """The same with one vector as the result."""
+    return lambda *inputs: torch.cat([out.flatten() for out in function(*inputs)])
+
+
+def inputs_of_all(height, width, dtype=torch.float64):
+    pair = PairTester().inputs(height, width, dtype=dtype)
+    return *pair, TestWarpByDisparity().inputs(height, width, dtype=dtype)[1]
+
+
+@pytest.fixture
+def sizes():
+    """Of every input the height and the width may change."""
+    size = {2: torch.export.Dim("height", min=2), 3: torch.export.Dim("width", min=2)}
+    return size, size, size
+
+
+def test_compile():
+    torch.compiler.reset()
+    call = joined(Every())
+    compiled = torch.compile(call, fullgraph=True, dynamic=True, backend="aot_eager")
+    for size in ((3, 7), (4, 9)):
+        inputs = inputs_of_all(*size)
+        torch.testing.assert_close(compiled(*inputs), call(*inputs))
+        gradients = OperatorTester().gradients
+        torch.testing.assert_close(gradients(compiled, inputs), gradients(call, inputs))
+
+
+def test_transforms():
+    call, inputs = joined(every_pair), PairTester().inputs(2, 3, batch=1)
+    wanted = torch.autograd.functional.jacobian(call, inputs)
+    torch.testing.assert_close(torch.func.jacfwd(call, (0, 1))(*inputs), wanted)
+    torch.testing.assert_close(torch.func.jacrev(call, (0, 1))(*inputs), wanted)
+    torch._dynamo.reset()
+    within = torch.compile(torch.func.jacfwd(call, (0, 1)), backend="eager")
+    torch.testing.assert_close(within(*inputs), wanted)
+    compiled = torch.compile(call, backend="eager")
+    torch.testing.assert_close(torch.func.jacfwd(compiled, (0, 1))(*inputs), wanted)
+    inputs = [x.requires_grad_() for x in inputs]
+    torch.autograd.gradcheck(call, inputs, fast_mode=True, check_forward_ad=True)
+
+
+def test_export(sizes):
+    program = torch.export.export(
+        Every(),
+        inputs_of_all(4, 7),
+        dynamic_shapes=sizes,
+        strict=True,  # the ONNX exporter takes the other way
+    )
+    assert "vizoo" not in str(program.graph)
+    other = inputs_of_all(3, 11)
+    torch.testing.assert_close(program.module()(*other), Every()(*other))
+
+
+def test_trace():
+    inputs = inputs_of_all(4, 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        traced = torch.jit.trace(Every(), inputs)
+    torch.testing.assert_close(traced(*inputs), Every()(*inputs))
+    assert "vizoo::" not in str(traced.graph)
+
+
+def test_onnx(tmp_path, sizes):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    path = str(tmp_path / "operators.onnx")
+    example = inputs_of_all(4, 7, torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(Every(), example, path, dynamo=True, dynamic_shapes=sizes, verbose=False)
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [x.name for x in session.get_inputs()]
+    for size in ((4, 7), (3, 11)):
+        inputs = inputs_of_all(*size, torch.float32)
+        found = session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True)))
+        for out, want in zip(found, Every()(*inputs), strict=True):
+            torch.testing.assert_close(torch.from_numpy(out), want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_process_that_compiles_nothing_imports_no_compiler():
