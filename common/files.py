@@ -77,7 +77,7 @@ def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterato
             written.unlink(missing_ok=True)
 
 
-def write_bytes(path: str | os.PathLike[str], data: bytes | memoryview) -> Path:
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
     """Write a file, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_bytes(data)

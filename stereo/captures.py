@@ -21,7 +21,7 @@ LAYOUTS = ("auto", "side-by-side", "top-bottom")
 _ALIKE, _CLEARLY = 0.5, 0.1  # correlation of a picture's halves that are views of one scene
 _SAME = 0.03, 0.5  # of a picture's contrast, and levels: two codings of one differ by less
 _FASTEST = 1000  # frames a second; some sources name a clock's rate instead
-_DAMAGED = 10  # pictures in a row at most; behind more nothing comes
+_DAMAGED = 10  # pictures in a row at most; after more, the source has ended
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,23 @@ class Captures:
     def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, float | None]]:
         """Go through the pairs: left and right, (H, W, 3) uint8 RGB, and seconds where known.
 
-        They end where one source has no more pictures; if that is too early, a note says so, as of
-        damaged ones between.
+        Damaged pictures are passed over. Notes say how many, and whether a source ended too early.
         """
         begin, count, pictures = time.monotonic(), 0, self.first
         missing = damaged = 0
         names = " and ".join(self.sources)
         try:
             while missing <= _DAMAGED:
+                count += 1
                 if all(picture is not None for picture in pictures):
                     damaged, missing = damaged + missing, 0
                     halves = len(pictures) == 1
                     left, right = _halves(pictures[0], self.layout) if halves else pictures
                     clock = time.monotonic() - begin if self.live else None
-                    yield left, right, count / self.rate if self.rate and not self.live else clock
+                    seconds = (count - 1) / self.rate if self.rate and not self.live else clock
+                    yield left, right, seconds
                 else:
                     missing += 1
-                count += 1
                 # All are grabbed before any is decoded, so that they are of one time.
                 grabbed = zip(self.captures, [c.grab() for c in self.captures], strict=True)
                 pictures = [_decoded(capture) if good else None for capture, good in grabbed]

@@ -189,7 +189,10 @@ def _folders(words: list[str]) -> StereoSequence:
 def _images(word: str, notes: list[str]) -> list[Path]:
     """Images of a folder or glob, by their numbers: 2.png before 10.png."""
     folder = Path(word)
-    found = images_in(folder) if folder.is_dir() else [*map(Path, glob.glob(word, recursive=True))]
+    if folder.is_dir():
+        found = images_in(folder)
+    else:
+        found = [path for path in map(Path, glob.glob(word, recursive=True)) if path.is_file()]
     files = [file for file in found if file.suffix.lower() in SUFFIXES]
     if others := sorted({*found} - {*files}):
         kinds = "passed over, of kinds that are not read"

@@ -256,7 +256,7 @@ def _write_program(job: Job, file: Path) -> None:
     program.example_inputs = None  # of large images they have more bytes than a small network
     stream = io.BytesIO()  # of a file on a full disk PyTorch ends the process
     torch.export.save(program, stream, extra_files={_EXTRA: job.text})
-    file.write_bytes(stream.getbuffer())
+    file.write_bytes(stream.getvalue())
 
 
 def _read_program(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]]:

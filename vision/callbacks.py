@@ -189,7 +189,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         # Through memory, because torch.save says of a full disk only that writing failed.
         content = io.BytesIO()
         torch.save(checkpoint, content)
-        write_bytes(path, content.getbuffer())
+        write_bytes(path, content.getvalue())
 
 
 class StopTogether(Callback):

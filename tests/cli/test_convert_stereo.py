@@ -16,6 +16,7 @@ from vizoo.vision.hub.weights import load_state, load_weights
 
 FADNET = [
     pytest.param("fadnet-128x256", marks=pytest.mark.slow),  # a file of 577 MB
+    pytest.param("fadnetpp-slight-128x384", marks=pytest.mark.slow),
     "fadnetpp-tiny-128x256",
 ]
 
@@ -70,7 +71,7 @@ def test_easnet_supernet(golden, case, tmp_path, capsys):
     assert close(net, views, want, "", meta["subnet"]["s"])
 
 
-@pytest.mark.parametrize("case", ["mixed-s3"])
+@pytest.mark.parametrize("case", [pytest.param("max", marks=pytest.mark.slow), "mixed-s3"])
 def test_easnet_subnet(golden, case, tmp_path, capsys):
     """A file of the published extraction: its names, with the values of our subnet."""
     meta, want, views, state = easnet(golden, case)

@@ -170,6 +170,9 @@ def test_depth(read, name):
         assert relative(depth[:, 0], arrays["out_coarse_depths"][:, index]) < tolerance, index
     for index in range(len(fine) if "out_fine_depths" in arrays else 0):
         assert relative(fine[index][:, 0], arrays["out_fine_depths"][:, index]) < tolerance
+    with torch.inference_mode():
+        depth = net(*inputs(case))
+    assert relative(depth[:, 0], arrays["out_depth"]) < tolerance
 
 
 def test_first_iteration(read):

@@ -87,7 +87,7 @@ def test_what_is_not_valid_touches_nothing(batch, loss):
     torch.manual_seed(0)
     valid = torch.rand(batch["depth"].shape) > 0.3
     found = []
-    for planted in (0.0, float("nan"), float("inf")):
+    for planted in (0.0, float("nan"), float("inf"), -1e30):
         torch.manual_seed(1)
         task = _task(loss=loss)
         spoilt = {**batch, "valid": valid, "depth": torch.where(valid, batch["depth"], planted)}

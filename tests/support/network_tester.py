@@ -68,8 +68,8 @@ class NetworkTester(ExportTester):
 
     Attributes:
         parameters: their number without `architecture`.
-        backend: of the compiler in every run; `aot_eager`, which takes twice as long, traces
-            operators too, which those of ours have tests for.
+        backend: of the compiler in every run; `aot_eager` follows gradients and shapes through
+            operators too, and takes twice as long.
     """
 
     parameters: int

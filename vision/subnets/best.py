@@ -1,10 +1,10 @@
 """The best subnet of a supernet that keeps to given limits, cut out without training.
 
-Thousands of architectures are compared by predictions. Where counts are limited, the winners are
-counted until one keeps to the limits, predictors fitted to these counts too, and the search
-repeated. What it comes to is extracted and measured. Where that misses a limit, or stays far below
-the one that binds, the predicted limit is moved by the ratio observed, between what was met and
-what was missed, and the search repeated.
+Thousands of architectures are compared by predictions. Of costs that can be counted, such as
+parameters, those of the winners are: predictions learn from them, until a winner is known to keep
+to the limits. It is extracted and measured. Where it misses a limit, or stays far below the one
+that binds, the predicted limit is moved by the ratio observed, between what was met and what was
+missed, and the search repeated.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _Shares = Mapping[Architecture, Mapping[str, float]]
 _ROUNDS = 5
 _SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _IDLE = 0.05  # further below the limit than this is worth another round
-_COUNTED = 100
+_COUNTED = 100  # subnets that predictions are learned from, and as many while searching
 _PROMISES = 8  # what predictions promise to meet limits is counted for so many architectures
-_WINNERS = 20  # of a search's best so many are counted, to find one that keeps to limits
+_WINNERS = 20  # of a search's best at most so many are counted
 # Subnets measured where no table is given.
 OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
 _NAMES = {
@@ -179,7 +179,9 @@ def best_subnet(
         generations=generations,
         rounds=rounds,
     )
-    predicted = {kind: round(predictors[kind](architecture), 4) for kind in bounds}
+    own = {kind: figure(costs, kind) for kind in bounds}
+    taken = next(row["predicted"] for row in told if row["found"] == own)
+    predicted = {kind: round(value, 4) for kind, value in taken.items()}
     return cut(bench, architecture, bounds, predicted, costs, told)
 
 
@@ -313,9 +315,21 @@ def cost_predictors(
     }
 
 
-def most_macs(predictors: Mapping[str, CostRegressor]) -> _Objective:
-    """The objective that prefers capacity, since nobody has measured accuracy."""
-    return lambda architectures: (-predictors["macs"].predict(architectures)).tolist()
+def most_macs(
+    predictors: Mapping[str, CostRegressor],
+    counts: Mapping[Architecture, Counts] = MappingProxyType({}),
+) -> _Objective:
+    """The objective that prefers capacity, since nobody has measured accuracy.
+
+    Multiply-adds are those of `counts` where an architecture is among them, else predicted.
+    """
+
+    def objective(architectures: Sequence[Architecture]) -> list[float]:
+        predicted = predictors["macs"].predict(architectures).tolist()
+        pairs = zip(architectures, predicted, strict=True)
+        return [-float(counts[a].macs if a in counts else macs) for a, macs in pairs]
+
+    return objective
 
 
 def table_beside(
@@ -372,16 +386,16 @@ def search_within(
 ) -> tuple[Architecture, dict[str, Any], list[dict[str, Any]]]:
     """The best architecture whose true costs keep to the limits, else the one that comes nearest.
 
-    What `objective` says, by default what `most_macs` does, is minimised on the bench under
-    `bounds`, quantity to limit; at most `rounds` subnets are measured. `evolve` gets the other
-    arguments.
+    The objective, by default `most_macs`, is minimised on the bench under `bounds`, quantity to
+    limit; at most `rounds` subnets are measured. `evolve` gets the other arguments.
 
     Returns:
         The architecture, its costs, and what each round aimed at and measured.
     """
     known = within_reach(bench, predictors, bounds)
     predictors = dict(predictors)
-    objective = objective or most_macs(predictors)
+    counts = {a: bench.counts(a) for a, shares in known.items() if shares}
+    objective = objective or most_macs(predictors, counts)
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
         Limits(bench.space, constraints(predictors, aims, known)).refuge()
@@ -400,6 +414,7 @@ def search_within(
                 bounds,
                 aims,
                 known,
+                counts,
                 seed=seed,
                 population=population,
                 generations=generations,
@@ -445,33 +460,37 @@ def _promising(
     bounds: Mapping[str, float],
     aims: Mapping[str, float],
     known: dict[Architecture, dict[str, float]],
+    counts: dict[Architecture, Counts],
     **settings: Any,
 ) -> Architecture:
     """The best architecture within what is aimed at, by counts where these are bounded.
 
-    What is counted for it is added to `known`, and `predictors` are replaced by better ones.
+    What is counted for it is added to `known` and `counts`, and `predictors` learn from it.
     """
     counted = [kind for kind in bounds if kind != "latency"]
-    for _ in range(_ROUNDS):
+    while True:
         kept = constraints(predictors, aims, known)
-        found = evolve(bench.space, objective, constraints=kept, **settings).evaluated
-        winners = [item.architecture for item in sorted(found, key=lambda item: item.scores)]
-        counts: dict[Architecture, Counts] = {}
-        for architecture in winners[:_WINNERS] if counted else ():
+        evaluated = evolve(bench.space, objective, constraints=kept, **settings).evaluated
+        ranked = sorted(evaluated, key=lambda item: item.scores)
+        winners = [item.architecture for item in ranked[:_WINNERS]]
+        if not counted or winners[0] in known:
+            return winners[0]
+        more: dict[Architecture, Counts] = {}
+        for architecture in winners:
             if architecture in known:
                 break
-            counts[architecture] = figures = bench.counts(architecture)
+            more[architecture] = figures = bench.counts(architecture)
             known[architecture] = {k: getattr(figures, k) / bounds[k] for k in counted}
             if max(known[architecture].values()) <= 1:
                 break
-        if not counts:
-            return winners[0]
+        counts |= more
+        if len(counts) >= _COUNTED:
+            limits = Limits(bench.space, constraints(predictors, aims, known))
+            within = [architecture for architecture in counts if limits.satisfied(architecture)]
+            return min(within or winners[:1], key=lambda architecture: objective([architecture])[0])
         for kind in predictors.keys() - {"latency"}:
-            more = {a: getattr(figures, kind) for a, figures in counts.items()}
-            predictors[kind] = predictors[kind].refined(more)
-    limits = Limits(bench.space, constraints(predictors, aims, known))
-    within = [architecture for architecture in known if limits.satisfied(architecture)]
-    return min(within or winners[:1], key=lambda architecture: objective([architecture])[0])
+            own = {a: getattr(figures, kind) for a, figures in more.items()}
+            predictors[kind] = predictors[kind].refined(own)
 
 
 def figure(costs: Mapping[str, Any], kind: str) -> float:
