@@ -163,6 +163,15 @@ def test_a_damaged_picture_of_a_camera_is_passed_over(camera):
     assert f"{names}: ends after 5 frames: no more pictures come" in sequence.notes
 
 
+@pytest.mark.parametrize(("damaged", "kept"), [(10, 5), (11, 2)])
+def test_a_camera_with_no_more_than_damaged_pictures_has_ended(camera, damaged, kept):
+    camera.pictures[0][2:2] = camera.pictures[0][:1] * damaged
+    camera.pictures[1][2:2] = [None] * damaged
+    sequence = open_sequence(0, 1)
+    assert len(list(sequence)) == kept
+    assert any("frames passed over: damaged" in note for note in sequence.notes) == (kept == 5)
+
+
 def test_a_video_cut_short_is_said(tmp_path, monkeypatch):
     left = write_video(tmp_path / "l.mp4", [pair[0] for pair in views(6)])
     monkeypatch.setattr(
