@@ -262,8 +262,8 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
         what = f"{len(dataset)} samples"
         what += f" of {len(members)} groups" if len(members) < len(dataset) else ""
         raise ValueError(
-            f"cannot split {what} with a validation share of {share}: two take a share between 0 "
-            "and 1; a val_share of 0 holds none out"
+            f"cannot split {what} with a validation share of {share}: it takes two at least, and a "
+            "share between 0 and 1; a val_share of 0 holds none out"
         )
     generator = torch.Generator().manual_seed(_hash(seed, "split"))
     order = torch.randperm(len(members), generator=generator).tolist()

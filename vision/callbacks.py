@@ -189,6 +189,7 @@ class WholeCheckpoints(TorchCheckpointIO):
         # Through memory, because torch.save says of a full disk only that writing failed.
         content = io.BytesIO()
         torch.save(checkpoint, content)
+        # No view of it: one that a kept error holds can crash Python 3.12.
         write_bytes(path, content.getvalue())
 
 

@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
 
+from ...common.random_states import random_state, set_random_state
 from ...common.ranks import check_same_subnets, rank_and_size
-from ..distributed.recovery.payload import random_state, set_random_state
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space

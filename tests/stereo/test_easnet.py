@@ -8,7 +8,7 @@ from network_tester import StereoNetworkTester, slow
 from supernet_tester import StereoSupernetTester
 
 from vizoo.nas.space import Architecture
-from vizoo.nas.supernet import activate, search_space
+from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.stereo._easnet_layers import peak_argmin
 from vizoo.stereo.easnet import convert_published, published_architecture
 from vizoo.vision.hub.create import create_model
@@ -25,7 +25,12 @@ class TestExtendedSupernet(StereoSupernetTester):
 
 
 def test_three_levels_have_no_fourth():
-    net = create_model("easnet_extended", levels=3, max_disparity=96)
+    net = create_model("easnet_extended", levels=3, max_disparity=96).eval()
+    views = torch.rand(2, 1, 3, 48, 96).unbind()
+    for architecture in (search_space(net).smallest(), search_space(net).largest()):
+        activate(net, architecture)
+        with torch.inference_mode():
+            assert torch.equal(net(*views), extract(net, architecture).eval()(*views))
     assert [choice for choice in search_space(net) if choice.name == "scale"][0].values == (2, 3)
     assert not any("stages.3" in name for name in net.state_dict())
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import io
 import itertools
 import pickle
-import random
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ....common.ranks import digest
 
-__all__ = ["Shared", "divide", "join", "pack", "random_state", "set_random_state", "unpack"]
+__all__ = ["Shared", "divide", "join", "pack", "unpack"]
 
 _ALIGNED = 16
 _PLACE = "place among shared tensors"
@@ -130,27 +128,6 @@ def pack(own: dict[str, Any], check: bool = False) -> Tensor:
 def unpack(packed: Tensor) -> dict[str, Any]:
     """What `pack` was given."""
     return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
-
-
-def random_state() -> dict[str, Any]:
-    """The states of the global generators of Python, NumPy and PyTorch, on all its devices."""
-    name, numbers, *rest = cast("tuple[Any, ...]", np.random.get_state())
-    return {
-        "python": random.getstate(),
-        "numpy": [name, numbers.tolist(), *rest],
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-    }
-
-
-def set_random_state(state: dict[str, Any]) -> None:
-    """Go on with the states that `random_state` gave."""
-    random.setstate(state["python"])
-    name, numbers, *rest = state["numpy"]
-    np.random.set_state((name, np.array(numbers, dtype=np.uint32), *rest))
-    torch.set_rng_state(state["torch"])
-    if len(state["cuda"]) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _starts(sizes: Sequence[int]) -> tuple[list[int], int]:

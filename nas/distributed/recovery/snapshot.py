@@ -18,8 +18,9 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
+from ....common.random_states import random_state, set_random_state
 from ..gradients.strategy import HookDDPStrategy
-from .payload import Shared, divide, join, pack, random_state, set_random_state, unpack
+from .payload import Shared, divide, join, pack, unpack
 from .store import SnapshotStore
 
 __all__ = ["InMemorySnapshot"]
