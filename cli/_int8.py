@@ -27,9 +27,10 @@ def add_int8(parser: argparse.ArgumentParser) -> None:
 
 
 def check_int8(args: argparse.Namespace, precision: str) -> None:
-    """Refuse both options for another precision."""
-    if precision != "int8" and (args.calibrate is not None or args.max_loss is not None):
-        raise ValueError("--calibrate and --max-loss are for --precision int8")
+    """Refuse its options for another precision."""
+    for option in ("calibrate", "max_loss", "mixed", "float_parts"):
+        if precision != "int8" and getattr(args, option, None) not in (None, False):
+            raise ValueError(f"--{option.replace('_', '-')} is for --precision int8")
 
 
 def calibration(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
@@ -76,6 +76,12 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
     )
     add_int8(parser)
     parser.add_argument(
+        "--mixed",
+        action="store_true",
+        help="in int8, let the search decide for each other part, too, whether it is in int8: what "
+        "that costs counts as error",
+    )
+    parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"
     )
 
@@ -99,7 +105,7 @@ def set_up(
     """
     import torch
 
-    from ..vision.subnets.bench import Bench
+    from ..vision.subnets.bench import Bench, settings_of
 
     given = table.conditions if table is not None else None
     check_least(args, threads=1, batch=1)
@@ -114,37 +120,42 @@ def set_up(
     device = args.device or getattr(given, "device", "cpu")
     dtype = args.dtype or getattr(given, "dtype", "float32")
     runtime = args.runtime or getattr(given, "runtime", "torch")
-    how = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
+    how: dict[str, Any] = {"size": size, "batch": batch, "device": device}
+    how |= {"dtype": dtype, "runtime": runtime}
     bench = Bench.here(net, space, **how)
     check_int8(args, dtype)
     if dtype == "int8":
         if sized is None and name is not None:
-            parts = _float_parts(args, name, bench, trained)
-        elif args.calibrate is not None or args.max_loss is not None:
+            parts = _int8(args, name, bench, trained)
+        elif args.calibrate is not None or args.max_loss is not None or args.mixed:
             why = "nothing runs without a --table" if sized is None else "the table says it"
-            raise ValueError(f"--calibrate and --max-loss find what stays in float: {why}")
+            options = "--calibrate, --max-loss and --mixed"
+            raise ValueError(f"{options} find what stays in float: {why}")
         else:
-            parts = () if sized is None else sized.float_parts
-        bench = Bench.here(net, space, **how, float_parts=parts)
+            measured = table or near
+            parts = {} if measured is None else settings_of(measured)
+        how |= {key: parts[key] for key in ("float_parts", "mixed") if key in parts}
+        bench = Bench.here(net, space, **how)
     if table is not None:
         bench.check(table, args.table)
     return bench
 
 
-def _float_parts(
-    args: argparse.Namespace, name: str, bench: Bench, trained: bool
-) -> tuple[str, ...]:
-    """Parts of the largest subnet that stay in float; none of random weights."""
+def _int8(args: argparse.Namespace, name: str, bench: Bench, trained: bool) -> dict[str, Any]:
+    """Parts of the largest subnet that stay in float, or may; none of random weights."""
     from rich.console import Console
 
-    from ..vision.runtimes import float_parts
+    from ..vision.runtimes import quantized
 
     if not trained:
+        if args.mixed:
+            raise ValueError(f"--mixed: {name} has random weights, whose errors say nothing")
         warn(f"{name}: random weights, so no part is found that int8 loses too much in")
-        return ()
+        return {}
     largest = bench.network(bench.space.largest())
     how = calibration(args, name, largest, None)
     samples = how.pop("calibrate")
     with Console(stderr=True).status("int8") as status:
         how["progress"] = lambda step: status.update(f"the largest subnet: {step}")
-        return float_parts(largest, bench.conditions.runtime, samples, **how)
+        costs = quantized(largest, bench.conditions.runtime, samples, **how)
+    return {"float_parts": costs.float_parts, **({"mixed": costs.growth} if args.mixed else {})}

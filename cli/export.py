@@ -51,6 +51,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "whose error is measured (default float32)",
     )
     add_int8(parser)
+    parser.add_argument(
+        "--float-parts",
+        metavar="PART,…",
+        help="what stays in float in int8, such as features,refinement (default: found by what "
+        "each part costs)",
+    )
     parser.add_argument("--opset", type=int, metavar="N", help="of ONNX (default: PyTorch's own)")
     parser.add_argument(
         "--device",
@@ -86,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         how = {}
         if args.precision == "int8":
             how = calibration(args, args.model, net, None if args.dynamic else size)
+            if args.float_parts is not None:
+                how["float_parts"] = args.float_parts.split(",")
         exported = export(
             net.to(device),
             args.out,
@@ -170,10 +178,12 @@ def _lines(report: dict[str, Any]) -> str:
 def _cost(int8: dict[str, Any]) -> list[str]:
     """What int8 costs, part by part."""
     lines = [f"int8, mean error over {int8['samples']} samples:"]
-    for part, loss in int8["parts"].items():
-        stays = "  stays in float" if part in int8["float_parts"] else ""
+    for part in {**int8["parts"], **dict.fromkeys(int8["float_parts"])}:
+        loss = int8["parts"].get(part)
         cost = "makes numbers that are none" if loss is None else f"{loss:+.3f}"
-        lines.append(f"  {part:<20} alone {cost}{stays}")
+        alone = f"alone {cost}  " if part in int8["parts"] else ""
+        stays = "stays in float" if part in int8["float_parts"] else ""
+        lines.append(f"  {part:<20} {alone}{stays}".rstrip())
     if int8["error"] is None:
         lines.append(f"  together {int8['loss']:.3f} from float32")
     else:

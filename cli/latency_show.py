@@ -52,6 +52,7 @@ def summary(table: LatencyTable) -> dict[str, Any]:
         "ranges": ranges,
         "joules": [min(used), max(used)] if used else None,
         "energy": table.energy,
+        "mixed": table.mixed,
         "errors": {name: value.to_json() for name, value in errors.items()},
         "operators": len(table.entries),
         "not_measured_alone": [key for key, value in table.entries.items() if value is None],
@@ -71,6 +72,8 @@ def lines(report: dict[str, Any]) -> list[str]:
         f"  {report['samples']} subnets, {report['held_out']} more held out"
         + ("" if report["complete"] else f" of {report['planned']} planned: unfinished"),
     ]
+    for part, growth in report["mixed"].items():
+        lines.append(f"  {part} in int8 or float; int8 raises the error by {growth:.1%}")
     for quantity, (low, high) in report["ranges"].items():
         low, high = show_quantity(quantity, low), show_quantity(quantity, high)
         lines.append(f"  {quantity:<10} {low} to {high}")

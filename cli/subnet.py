@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     measured = wanted is None and "latency" in bounds and table is None
     # One that an earlier run measured here, for this very file, is better than one moved here.
     near = None
-    if measured and not own.exists():
+    if measured and not own.exists() and not args.mixed:
         size = parse_size(args.input, "--input", "288x576") if args.input else None
         how = size, args.batch, args.device, args.dtype, args.runtime
         near = table_beside(args.supernet, net, space, *how)
@@ -128,8 +128,8 @@ def run(args: argparse.Namespace) -> int:
         "difference_to_supernet": subnet.difference,
         "recalibrated": estimated,
         "errors": None if errors is None else errors.report,
-        "conditions": bench.conditions.to_json(),
-        "described": str(bench.conditions),
+        "conditions": subnet.conditions.to_json(),
+        "described": str(subnet.conditions),
         "software": software(),
         "table": str(own) if measured and near is None else args.table,
         "table_moved_from": None if near is None else str(near.conditions),
@@ -165,9 +165,9 @@ def _searched(
             table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective, named = None, "most multiply-adds"
     if args.evaluations is None:
-        evaluations = evaluations_beside(args.supernet, bench.space)
+        evaluations = evaluations_beside(args.supernet, bench.networks)
     else:
-        evaluations = Evaluations.load(args.evaluations, bench.space)
+        evaluations = Evaluations.load(args.evaluations, bench.networks)
     if evaluations is not None:
         objective, named = evaluations.objective(args.seed)
     settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}

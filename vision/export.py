@@ -72,6 +72,7 @@ def export(
     precision: str = "float32",
     calibrate: Sequence[Sample] = (),
     max_loss: float = 0.2,
+    float_parts: Sequence[str] | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> Exported:
     """Write a network as a file that runs without vizoo.
@@ -97,6 +98,7 @@ def export(
             openvino and onnx ``int8``, see `vizoo.vision.int8`.
         calibrate: for int8, inputs such as the network will get, with truth where there is any.
         max_loss: for int8, the mean absolute error that may be added, in the unit of the output.
+        float_parts: for int8, the parts that stay in float; by default they are found.
         progress: told each step.
 
     Returns:
@@ -143,7 +145,9 @@ def export(
             quantized = None
             if precision == "int8":
                 with _one_line(f"{job.metadata['model']} cannot be quantised"):
-                    quantized = quantize(form, temporary, calibrate, max_loss, progress)
+                    quantized = quantize(
+                        form, temporary, calibrate, max_loss, progress, float_parts
+                    )
             sizes = temporary.stat().st_size, weight_bytes(net)
     spent = time.perf_counter() - start
     return Exported(path, form.name, *sizes, checks, spent, metadata, quantized)

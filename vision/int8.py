@@ -43,6 +43,18 @@ class Quantized:
     float_parts: tuple[str, ...]  #: parts that stay in float, the most sensitive first
     samples: int  #: by which the loss was measured
 
+    @property
+    def growth(self) -> dict[str, float]:
+        """Of each part in int8 the share by which it alone raises the error.
+
+        Raises:
+            ValueError: there was no truth to find errors by.
+        """
+        if not self.error:
+            raise ValueError("by how much int8 raises the error is known of samples with truth")
+        inside = self.parts.keys() - {*self.float_parts}
+        return {part: max(0.0, self.parts[part]) / self.error for part in sorted(inside)}
+
 
 def quantize(
     form: Format,
@@ -50,6 +62,7 @@ def quantize(
     samples: Sequence[Sample],
     max_loss: float,
     progress: Callable[[str], None] = lambda step: None,
+    float_parts: Sequence[str] | None = None,
 ) -> Quantized:
     """Turn a file in float32 into one in eight bits.
 
@@ -63,14 +76,17 @@ def quantize(
         samples: as `check_samples` takes them; every other one calibrates, the rest measures.
         max_loss: mean absolute error that may be added, in the unit of the first output.
         progress: told each step.
+        float_parts: those that stay in float, where none have to be found.
 
     Raises:
-        ValueError: no part can be in int8 at that loss.
+        ValueError: no part can be in int8 at that loss, or there is no such part.
     """
     layers = form.layers(file)
     parts = list(dict.fromkeys(map(_part, layers)))
     if not parts:
         raise ValueError("there is nothing to quantise: the network has no convolutions")
+    if unknown := {*(float_parts or ())} - {*parts}:
+        raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(parts)}")
     calibrating = [sample.inputs for sample in samples[::2]]
     measuring = samples[1::2]
     wanted, error = _outputs(form, file, measuring), None
@@ -85,13 +101,13 @@ def quantize(
             return _mean_error(_outputs(form, trial, measuring), wanted) - (error or 0.0)
 
         alone = {}
-        for part in parts:
+        for part in parts if float_parts is None else ():
             alone[part] = loss([other for other in parts if other != part])
             progress(f"{part} in int8 costs {alone[part]:.3g}")
         # What makes numbers that are none is the most sensitive.
         worst = {part: math.inf if math.isnan(cost) else cost for part, cost in alone.items()}
-        sensitive = sorted(parts, key=worst.__getitem__, reverse=True)
-        for count in range(len(parts)):
+        sensitive = sorted(alone, key=worst.__getitem__, reverse=True) or list(float_parts or ())
+        for count in range(len(parts)) if float_parts is None else [len(sensitive)]:
             together = loss(sensitive[:count])
             left = ", ".join(sensitive[:count])
             progress(f"int8 costs {together:.3g}" + (f" with {left} in float" if left else ""))
@@ -100,11 +116,9 @@ def quantize(
                     os.replace(path, file.with_name(path.name))
                 kept = tuple(sensitive[:count])
                 return Quantized(error, together, alone, kept, len(measuring))
-    told = ", ".join(f"{part} {alone[part]:.3g}" for part in sensitive)
-    raise ValueError(
-        f"int8 costs more than {max_loss:g} whatever stays in float (parts alone: {told}); allow "
-        "more loss, or take float16"
-    )
+    told = ", ".join(f"{part} {alone[part]:.3g}" for part in sensitive if part in alone)
+    kept = f"whatever stays in float (parts alone: {told})" if alone else f"({together:.3g})"
+    raise ValueError(f"int8 costs more than {max_loss:g} {kept}; allow more loss, or take float16")
 
 
 def _outputs(form: Format, file: Path, samples: Sequence[Sample]) -> list[Tensor]:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from .export import export
 from .hub.download import cache_folder
 from .inference import evaluating, folded, optimize, standalone
 from .inputs import input_names, size_axes
-from .int8 import Sample, layers_in
+from .int8 import Quantized, Sample, layers_in
 
 __all__ = [
     "RUNTIMES",
@@ -38,9 +38,9 @@ __all__ = [
     "Fastest",
     "check_runtime",
     "fingerprint",
-    "float_parts",
     "of_one_size",
     "prepared",
+    "quantized",
 ]
 
 RUNTIMES = {"torch": None, "openvino": "openvino", "onnxruntime": "onnx"}
@@ -149,14 +149,14 @@ def of_one_size(
     return lambda *arguments: run(arguments)
 
 
-def float_parts(
+def quantized(
     net: nn.Module,
     runtime: str,
     samples: Sequence[Sample],
     max_loss: float = 0.2,
     progress: Callable[[str], None] = lambda step: None,
-) -> tuple[str, ...]:
-    """The parts of a network that stay in float where a runtime predicts in int8.
+) -> Quantized:
+    """What int8 costs a network in a runtime, and which of its parts stay in float.
 
     Args:
         net: stays as it is; of a supernet it is the active subnet.
@@ -181,7 +181,7 @@ def float_parts(
             max_loss=max_loss,
             progress=progress,
         )
-    return () if exported.quantized is None else exported.quantized.float_parts
+    return cast("Quantized", exported.quantized)
 
 
 class Compiled(nn.Module):

@@ -75,7 +75,7 @@ def plan(
 def build(
     table: LatencyTable,
     network: Callable[[Architecture], nn.Module],
-    prepare: Callable[[nn.Module], Callable[..., Any]],
+    prepare: Callable[[nn.Module, Architecture], Callable[..., Any]],
     inputs: Sequence[Tensor],
     dtype: torch.dtype | None,
     *,
@@ -93,7 +93,8 @@ def build(
     Args:
         table: new, or read from `path` after an interruption.
         network: the ordinary network of an architecture.
-        prepare: brings it into the form it is used in, on the device of `inputs`.
+        prepare: brings the network of an architecture into the form it is used in, on the device of
+            `inputs`.
         inputs: what networks are called with.
         dtype: of the computation, for operators measured alone; None measures none alone.
         path: written again every few subnets; None writes nothing.
@@ -114,7 +115,8 @@ def build(
     table.samples = [replace(s, held_out=s.architecture in left) for s in table.samples]
     progress(sum(architecture in known for architecture, _ in todo), len(todo))
     device = inputs[0].device
-    beside = prepare(network(table.space.smallest()))
+    smallest = table.space.smallest()
+    beside = prepare(network(smallest), smallest)
     for done, (architecture, left_out) in enumerate(todo, start=1):
         if architecture in known:
             continue
@@ -126,7 +128,7 @@ def build(
             add_operators(table.entries, operators, device, dtype)
             for operator in operators:
                 summed += table.entries[operator.key] or 0.0
-        ready = prepare(net)
+        ready = prepare(net, architecture)
         timing, reference, ratio = measure_against(
             partial(ready, *inputs),
             lambda: beside(*inputs),

@@ -83,6 +83,8 @@ class LatencyTable(JsonFile):
     entries: dict[str, float | None] = field(default_factory=dict)
     planned: int = 0  #: how many samples it shall have
     energy: str = "not measured"  #: what counted the samples' joules, or why there are none
+    #: of int8, the parts that are a choice of the space, see `vision.subnets.bench.latency_table`
+    mixed: dict[str, float] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -218,6 +220,7 @@ class LatencyTable(JsonFile):
             "software": self.software,
             "planned": self.planned,
             "energy": self.energy,
+            "mixed": self.mixed,
             "errors": {name: value.to_json() for name, value in errors.items()},
             "space": self.space.to_json(),
             "samples": [sample.to_json() for sample in self.samples],
@@ -244,6 +247,7 @@ class LatencyTable(JsonFile):
                 content["operators"],
                 content["planned"],
                 content.get("energy", cls.energy),
+                dict(content.get("mixed", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"a damaged latency table: {error!r}") from error

@@ -57,7 +57,7 @@ def test_json(capsys, tmp_path):
         ),
         (
             ["fadnet_plus_micro", "--to", "onnx", "--out", "n.onnx", "--calibrate", "pairs"],
-            "--calibrate and --max-loss are for --precision int8",
+            "--calibrate is for --precision int8",
         ),
         (
             [*("fadnet_plus_micro", "--to", "onnx", "--out", "n.onnx"), "--precision", "int8"]
@@ -108,3 +108,8 @@ def test_int8_is_told_part_by_part(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "int8, mean error over 8 samples" in said and "dispnetres           alone" in said
     assert "in float32" in said and (tmp_path / "net.onnx").is_file()
+    assert main([*words, "--float-parts", "dispnetres"]) == 0
+    said = capsys.readouterr().out
+    assert "  dispnetres           stays in float" in said and "alone" not in said
+    assert main([*words, "--float-parts", "disp,net"]) == 2
+    assert "no part is called disp, net; there are" in capsys.readouterr().err

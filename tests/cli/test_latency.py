@@ -10,6 +10,7 @@ from vizoo.__main__ import main
 from vizoo.common.quantities import parse_quantity, show_quantity
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
+from vizoo.vision.int8 import Quantized
 from vizoo.vision.subnets import bench
 from vizoo.vision.subnets.bench import supernets
 
@@ -165,9 +166,10 @@ def test_int8(capsys, monkeypatch):
 
     def parts(net, runtime, samples, max_loss, progress):
         asked.append((max_loss, *samples, runtime))
-        return ("stem",)
+        losses = {"stem": 0.4, "blocks": 0.02, "head": -0.01}
+        return Quantized(0.2, 0.01, losses, ("stem",), 8)
 
-    monkeypatch.setattr("vizoo.vision.runtimes.float_parts", parts)
+    monkeypatch.setattr("vizoo.vision.runtimes.quantized", parts)
     monkeypatch.setattr(
         "vizoo.cli._supernets.calibration",
         lambda args, name, net, size: {"calibrate": [name], "max_loss": args.max_loss},
@@ -179,12 +181,22 @@ def test_int8(capsys, monkeypatch):
     assert "onnxruntime, int8 but stem in float32, 1 thread" in capsys.readouterr().out
     assert asked == [(0.1, "net.safetensors", "onnxruntime")] * 2
     assert {*prepared} == {("onnxruntime", torch.int8, ("stem",))}
+    prepared.clear()
+    assert build(*words, "--mixed", "--json", out="mixed.json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["mixed"] == {"blocks": pytest.approx(0.1), "head": 0.0}
+    assert {parts for *_, parts in prepared} > {("stem",), ("blocks", "head", "stem")}
+    assert (
+        build("--runtime", "onnxruntime", "--precision", "int8", "--mixed", out="random.json") == 2
+    )
+    assert "--mixed: toy has random weights, whose errors say nothing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--calibrate", "pairs"), "--calibrate and --max-loss are for --precision int8"),
+        (("--calibrate", "pairs"), "--calibrate is for --precision int8"),
+        (("--mixed",), "--mixed is for --precision int8"),
         (("--precision", "int8"), "runtime torch has no int8; openvino and onnxruntime do"),
         (
             ("--model", "toy_plain"),

@@ -114,6 +114,28 @@ def test_a_part_whose_outputs_are_no_numbers_stays_in_float(file, value, truth):
     assert found.parts["volume"] == pytest.approx(0.5)
 
 
+def test_parts_that_are_named_stay_in_float(file):
+    truth = torch.full((1, 1, 2, 2), 0.5)
+    found = quantize(Fake(), file, samples(truth=truth), 0.6, float_parts=["refinement"])
+    assert found.float_parts == ("refinement",) and found.parts == {}
+    assert found.loss == pytest.approx(0.55)
+    file.write_text("float")
+    with pytest.raises(ValueError, match=r"int8 costs more than 0.5 \(0.55\); allow more loss"):
+        quantize(Fake(), file, samples(), 0.5, float_parts=["refinement"])
+    with pytest.raises(ValueError, match="no part is called rest; there are encoder, volume, ref"):
+        quantize(Fake(), file, samples(), 0.5, float_parts=["rest"])
+
+
+def test_how_much_errors_grow_by_each_part(file):
+    truth = torch.full((1, 1, 2, 2), 0.5)
+    found = quantize(Fake(), file, samples(truth=truth), 0.3)
+    assert found.float_parts == ("volume",)
+    assert found.growth == pytest.approx({"encoder": 0.1, "refinement": 0.4})
+    file.write_text("float")
+    with pytest.raises(ValueError, match="is known of samples with truth"):
+        _ = quantize(Fake(), file, samples(), 0.3).growth
+
+
 def test_too_much_loss_is_refused_and_leaves_the_file(file):
     with pytest.raises(ValueError, match="more than 0.01 whatever stays .*volume 0.5, refin"):
         quantize(Fake(), file, samples(), 0.01)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import importlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,7 @@ from ...common.timing import measure
 from ...nas.efficiency.build import build
 from ...nas.efficiency.provenance import Conditions, software
 from ...nas.efficiency.table import LatencyTable
-from ...nas.space import Architecture, SearchSpace
+from ...nas.space import Architecture, Choice, SearchSpace
 from ...nas.supernet import architecture_of, extract, search_space
 from ..hub.create import open_model
 from ..hub.registry import list_models, model_info
@@ -33,6 +34,8 @@ __all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "spa
 
 _SIZE = (288, 576)
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
+_PRECISION = "precision."
+"""Before a part's name: the choice between ``int8`` and ``float``."""
 
 
 def supernets() -> list[str]:
@@ -83,9 +86,11 @@ class Bench:
     """A supernet and where its subnets are measured."""
 
     net: nn.Module  #: the supernet, on the CPU
-    space: SearchSpace  #: its search space
+    space: SearchSpace  #: its search space, and of int8 the precision of the parts in `mixed`
     device: torch.device  #: where subnets run
     conditions: Conditions  #: of every measurement
+    #: parts that a subnet may have in int8 or in float, and by which share int8 raises the error
+    mixed: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @classmethod
     def here(
@@ -99,6 +104,7 @@ class Bench:
         dtype: str = "float32",
         runtime: str = "torch",
         float_parts: Sequence[str] = (),
+        mixed: Mapping[str, float] = MappingProxyType({}),
     ) -> Bench:
         """A bench of this process, with as many CPU threads as it has now.
 
@@ -117,7 +123,11 @@ class Bench:
         if batch < 1:
             raise ValueError(f"batch {batch}: must be at least 1")
         conditions = Conditions.here(place, kind, *size, runtime, float_parts, batch)
-        return cls(net, space_of(net) if space is None else space, place, conditions)
+        space = space_of(net) if space is None else space
+        if mixed:
+            precisions = [Choice(_PRECISION + part, ["int8", "float"]) for part in mixed]
+            space = SearchSpace([*space, *precisions], space.conditions)
+        return cls(net, space, place, conditions, mixed)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -130,14 +140,44 @@ class Bench:
         device = self.device if device is None else device
         return example_inputs(self.net, size.height, size.width, batch=size.batch, device=device)
 
+    @cached_property
+    def networks(self) -> SearchSpace:
+        """The space without precisions."""
+        precisions = {_PRECISION + part for part in self.mixed}
+        own = [choice for choice in self.space if choice.name not in precisions]
+        return SearchSpace(own, self.space.conditions) if self.mixed else self.space
+
+    def alone(self, architecture: Architecture) -> Architecture:
+        """An architecture without precisions."""
+        if not self.mixed:
+            return architecture
+        return self.networks.validate({name: architecture[name] for name in self.networks.names})
+
+    def under(self, architecture: Architecture | None) -> Conditions:
+        """The conditions with the parts that an architecture has in float."""
+        own = [p for p in self.mixed if architecture and architecture[_PRECISION + p] == "float"]
+        parts = sorted((*self.conditions.float_parts, *own))
+        return replace(self.conditions, float_parts=tuple(parts))
+
+    def growth(self, architecture: Architecture) -> float:
+        """By which share the error grows by what an architecture has in int8."""
+        return sum(x for p, x in self.mixed.items() if architecture[_PRECISION + p] == "int8")
+
     def network(self, architecture: Architecture) -> nn.Module:
         """The ordinary network of an architecture, on the CPU."""
-        return extract(self.net, architecture)
+        return extract(self.net, self.alone(architecture))
 
-    def prepare(self, net: nn.Module) -> Callable[..., Any]:
-        """The form in which a network predicts in the runtime, on the device."""
+    def prepare(
+        self, net: nn.Module, architecture: Architecture | None = None
+    ) -> Callable[..., Any]:
+        """The form in which a network predicts in the runtime, on the device.
+
+        Args:
+            net: the network.
+            architecture: whose precisions it has; all in int8 that may be by default.
+        """
         if self.conditions.runtime != "torch":
-            how = self.conditions.runtime, self.dtype, self.conditions.float_parts
+            how = self.conditions.runtime, self.dtype, self.under(architecture).float_parts
             return of_one_size(net, self.inputs(), *how)
         if self.device.type != "cpu":
             net = copy.deepcopy(net).to(self.device)
@@ -145,7 +185,7 @@ class Bench:
 
     def counts(self, architecture: Architecture) -> Counts:
         """Parameters, multiply-adds and memory of an architecture, which does not run for it."""
-        return count(extract(self._shapes, architecture), *self.inputs("meta"))
+        return count(extract(self._shapes, self.alone(architecture)), *self.inputs("meta"))
 
     @cached_property
     def _shapes(self) -> nn.Module:
@@ -154,7 +194,7 @@ class Bench:
     def costs(self, architecture: Architecture) -> dict[str, Any]:
         """Counted parameters, multiply-adds and memory, under `measured` the time, and energy."""
         subnet, inputs = self.network(architecture), self.inputs()
-        ready = self.prepare(subnet)
+        ready = self.prepare(subnet, architecture)
         settings: dict[str, Any] = {"repetitions": _REPETITIONS, "seconds": _SECONDS}
         timing = measure(lambda: ready(*inputs), self.device, warmup=3, **settings)
         energy = joules(lambda: ready(*inputs), self.device).to_json()
@@ -174,7 +214,8 @@ class Bench:
         runtime, facts = self.conditions.runtime, software()
         # Distributions of a module have many names, such as onnxruntime-gpu.
         facts.setdefault(runtime, importlib.import_module(runtime).__version__)
-        return LatencyTable(self._architecture, self.space, self.conditions, facts)
+        how = self._architecture, self.space, self.conditions, facts
+        return LatencyTable(*how, mixed=dict(self.mixed))
 
     @property
     def _architecture(self) -> dict[str, Any]:
@@ -209,11 +250,12 @@ class Bench:
             raise
 
 
-def settings_of(conditions: Conditions) -> dict[str, Any]:
+def settings_of(table: LatencyTable) -> dict[str, Any]:
     """The arguments of `Bench.here` for a bench of the same conditions."""
     names = "batch", "device", "dtype", "runtime", "float_parts"
-    own = {name: getattr(conditions, name) for name in names}
-    return {**own, "size": (conditions.height, conditions.width)}
+    own = {name: getattr(table.conditions, name) for name in names}
+    size = table.conditions.height, table.conditions.width
+    return {**own, "size": size, "mixed": table.mixed}
 
 
 def bench_for(
@@ -244,7 +286,7 @@ def bench_for(
             )
         bench = net
     else:
-        known = {} if table is None else settings_of(table.conditions)
+        known = {} if table is None else settings_of(table)
         bench = Bench.here(net, space, **{**known, **asked})
     if table is not None:
         bench.check(table)
@@ -261,6 +303,7 @@ def latency_table(
     dtype: str = "float32",
     runtime: str = "torch",
     float_parts: Sequence[str] = (),
+    mixed: Mapping[str, float] = MappingProxyType({}),
     samples: int = 120,
     held_out: int = 20,
     seconds: float = 1.0,
@@ -279,6 +322,9 @@ def latency_table(
         runtime: the software that runs the subnets, one of `vizoo.vision.runtimes.RUNTIMES`.
         float_parts: of int8, the parts of the network that stay in float32, as `vizoo.export`
             finds them.
+        mixed: of int8, parts that each subnet may have in int8 or in float, and by which share of
+            itself int8 there raises the error, such as ``exported.quantized.growth``. What a
+            search minimises is raised by the shares of the parts that it puts in int8.
         samples: subnets that predictors learn from.
         held_out: more subnets to find their error.
         seconds: for each subnet, at least.
@@ -295,15 +341,16 @@ def latency_table(
         >>> table = vizoo.latency_table(net, "table.json", size=(540, 960))
         >>> subnet = vizoo.best_subnet(net, {"latency": "60ms"}, table=table)
     """
-    if float_parts and dtype != "int8":
-        raise ValueError(f"float_parts are of int8, not of {dtype}")
+    named = (*float_parts, *mixed)
+    if named and dtype != "int8":
+        raise ValueError(f"float_parts and mixed are of int8, not of {dtype}")
     parts = [name for name, _ in net.named_children()]
-    if unknown := [name for name in float_parts if name not in parts]:
+    if unknown := [name for name in named if name not in parts]:
         raise ValueError(
-            f"float_parts: the network has no part {', '.join(unknown)}; it has {', '.join(parts)}"
+            f"int8: the network has no part {', '.join(unknown)}; it has {', '.join(parts)}"
         )
     how = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
-    bench = Bench.here(net, **cast("dict[str, Any]", how), float_parts=float_parts)
+    bench = Bench.here(net, **cast("dict[str, Any]", how), float_parts=float_parts, mixed=mixed)
     table = begun(bench, path)
     if table is None:
         raise ValueError(f"{path} holds a table of something else; name another file")

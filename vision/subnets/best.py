@@ -129,7 +129,8 @@ def best_subnet(
             parts stay in float, without one none.
         runtime: likewise; by default the table's, or ``torch``.
         table: of `latency_table`, for this machine; by default a small one is measured where the
-            latency is limited.
+            latency is limited. With one of mixed precision it is searched, too, which parts are
+            in int8; what is in float is said by the conditions of the result.
         objective: what is minimised, of architectures; by default the error predicted from
             evaluations beside the weights, without these the most multiply-adds win: capacity
             stands in for accuracy, which nobody has measured.
@@ -161,7 +162,7 @@ def best_subnet(
         if table is None and predictors is None and "latency" in bounds:
             near = table_beside(source, net, space, size, batch, device, dtype, runtime)
             if near is not None:
-                net = Bench.here(net, space, **settings_of(near.conditions))
+                net = Bench.here(net, space, **settings_of(near))
                 table = moved_table(near, net)
                 size = batch = device = dtype = runtime = None
     bench = bench_for(net, table, size, batch, device, dtype, runtime, space)
@@ -201,8 +202,8 @@ def cut(
     subnet = bench.network(architecture)
     vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     inputs = bench.inputs("cpu")
-    before = active(bench.net)
-    activate(bench.net, architecture)
+    before, alone = active(bench.net), bench.alone(architecture)
+    activate(bench.net, alone)
     with torch.inference_mode(), evaluating(bench.net):
         wanted, gotten = (tensors(net(*inputs)) for net in (bench.net, subnet.eval()))
     activate(bench.net, before)
@@ -214,8 +215,8 @@ def cut(
             f"the extracted network differs from the supernet by up to {difference:g}: "
             "a fault of the supernet's layers; please report it"
         )
-    facts = limits, predicted, costs, rounds, difference, bench.conditions
-    return Subnet(subnet, architecture, *facts)
+    facts = limits, predicted, costs, rounds, difference, bench.under(architecture)
+    return Subnet(subnet, alone, *facts)
 
 
 def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
@@ -395,6 +396,9 @@ def search_within(
     known = within_reach(bench, predictors, bounds)
     predictors = dict(predictors)
     counts = {a: bench.counts(a) for a, shares in known.items() if shares}
+    if bench.mixed:
+        alone = objective is not None
+        objective = _grown(bench, objective or most_macs(predictors, counts), alone)
     objective = objective or most_macs(predictors, counts)
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
@@ -451,6 +455,17 @@ def search_within(
 
     chosen = min(tried, key=order)
     return chosen, tried[chosen], told
+
+
+def _grown(bench: Bench, objective: _Objective, alone: bool) -> _Objective:
+    """An objective raised by what int8 costs; it is asked about architectures alone, or whole."""
+
+    def grown(architectures: Sequence[Architecture]) -> list[float]:
+        asked = [bench.alone(a) for a in architectures] if alone else architectures
+        pairs = zip(architectures, objective(asked), strict=True)
+        return [score * (1 + math.copysign(bench.growth(a), score)) for a, score in pairs]
+
+    return grown
 
 
 def _promising(

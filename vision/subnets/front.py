@@ -125,6 +125,8 @@ def search(
     if table is None and "latency" in (cost, *bounds):
         raise ValueError("latency needs a table of latencies; `latency_table` measures one")
     bench = bench_for(net, table, size, batch, device, dtype, runtime)
+    if bench.mixed:
+        raise ValueError("a table of mixed precision is for `best_subnet` (`vizoo subnet`) alone")
     space = bench.space
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)

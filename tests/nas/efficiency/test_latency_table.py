@@ -47,7 +47,7 @@ def made_up_time(monkeypatch):
 
     monkeypatch.setattr(building, "measure_against", measure_against)
 
-    def prepare(network):
+    def prepare(network, _architecture):
         network.macs = count(network, torch.rand(1, 3, 16, 24)).macs
         return network
 

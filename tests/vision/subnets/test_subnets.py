@@ -25,6 +25,7 @@ from vizoo.vision import _export_formats as formats
 from vizoo.vision.configs import FitConfig
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.inputs import input_names
+from vizoo.vision.subnets import bench as bench_module
 from vizoo.vision.subnets import best
 from vizoo.vision.subnets.bench import Bench
 from vizoo.vision.subnets.evaluations import Evaluations
@@ -162,12 +163,59 @@ def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
         vizoo.best_subnet(net, {"latency": "100s"}, table=table, dtype="float32")
     subnet = vizoo.best_subnet("supernet.safetensors", {"latency": "100s"}, **how)
     assert subnet.conditions.float_parts == ("head",)
-    with pytest.raises(ValueError, match="float_parts are of int8, not of float32"):
+    with pytest.raises(ValueError, match="float_parts and mixed are of int8, not of float32"):
         vizoo.latency_table(net, float_parts=["head"], **settings)
     with pytest.raises(ValueError, match="no part heads; it has .*head"):
         vizoo.latency_table(net, float_parts=["heads"], **how, **settings)
     with pytest.raises(ValueError, match="runtime torch has no int8; openvino and onnxrunt"):
         vizoo.latency_table(net, dtype="int8", **settings)
+
+
+def test_mixed_precision_is_searched_with_the_architecture(net, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    kept = []
+    monkeypatch.setattr(bench_module, "of_one_size", lambda net, *how: kept.append(how[-1]) or net)
+    how = {"runtime": "onnxruntime", "dtype": "int8", "size": (16, 24)}
+    mixed = {"blocks": 0.01, "head": 0.5}
+    settings = {"samples": 8, "held_out": 0, "seconds": 0.0}
+    table = vizoo.latency_table(
+        net, "table.json", float_parts=["stem"], mixed=mixed, **how, **settings
+    )
+    assert LatencyTable.load("table.json").mixed == mixed
+    assert {("stem",), ("blocks", "head", "stem")} < {*kept}
+
+    def takes(bench, architecture):
+        """10 ms, and 5 for each part in float."""
+        time = 5.0 + 5 * len(bench.under(architecture).float_parts)
+        return {"measured": {"median": time}, **bench.counts(architecture).to_json()}
+
+    monkeypatch.setattr(Bench, "costs", takes)
+    bench = Bench.here(net, float_parts=["stem"], mixed=mixed, **how)
+    chosen = list(itertools.islice(bench.space.enumerate(), 400))
+    times = [takes(bench, a)["measured"]["median"] for a in chosen]
+    predictors = {
+        **best.cost_predictors(bench, table),
+        "latency": CostRegressor.fit(bench.space, chosen, times),
+    }
+    asked = []
+
+    def error(architectures):
+        asked.extend(architectures)
+        return [3.0 - a["depth"] / 2 for a in architectures]
+
+    how = {"predictors": predictors, "generations": 8, "population": 32}
+    for limit, wanted, objective in [
+        (11, (), error),
+        (16, ("head",), error),
+        (16, ("head",), None),
+        (21, ("blocks", "head"), error),
+    ]:
+        subnet = vizoo.best_subnet(bench, {"latency": limit}, objective=objective, **how)
+        assert subnet.conditions.float_parts == (*wanted, "stem") and not subnet.missed
+        assert subnet.architecture["depth"] == 3 and subnet.difference == 0
+    assert all(a in search_space(net) for a in [*asked, subnet.architecture])
+    with pytest.raises(ValueError, match="a table of mixed precision is for `best_subnet`"):
+        vizoo.search(net, error, table=table)
 
 
 def test_int8_is_what_is_measured(net, monkeypatch):
@@ -238,6 +286,7 @@ class Scale:
 
     true: Callable[[int], float]
     space = SearchSpace([Choice("width", tuple(range(100)))])
+    mixed = ()
 
     def counts(self, architecture):
         return Counts(int(self.true(architecture["width"])), 1, 1)
@@ -292,6 +341,7 @@ def test_winners_are_counted_where_choices_multiply(widths, limit):
     choices = [Choice(f"width.{i}", (1, 2, 4, 6)) for i in range(widths)]
 
     class Product:
+        mixed = ()
         space = SearchSpace([*choices, Choice("kernel", (3, 5, 7))])
 
         def counts(self, architecture):
