@@ -153,8 +153,7 @@ def grad_cam(
     importance = gradient.flatten(2).mean(2)
     raw = torch.einsum("bc...,bc->b...", seen[0].detach(), importance).relu()
     method = f"Grad-CAM at {layer}, {_cells(raw)} cells"
-    values = scaled(raw, inputs.shape[2:])
-    return ActivationMap(values, raw, classes, logits.detach(), method)
+    return ActivationMap(scaled(raw, inputs.shape[2:]), raw, classes, logits.detach(), method)
 
 
 def occlusion(net: nn.Module, inputs: Tensor, classes: Tensor | None = None) -> ActivationMap:
@@ -271,9 +270,6 @@ def _last_layer_with(net: nn.Module, inputs: Tensor) -> str:
 
     Those are four, or one for four slices where there are fewer than 16, or the most that a stage
     has. The network runs in evaluation mode; inputs are (B, C, H, W) or (B, 1, D, H, W).
-
-    Raises:
-        ValueError: no stage has an output of as many axes as the inputs.
     """
     seen: list[tuple[str, int]] = []
     own = threading.get_ident()
@@ -348,11 +344,7 @@ def scaled(maps: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def _checked_classes(classes: Tensor | None, logits: Tensor) -> Tensor:
-    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones.
-
-    Raises:
-        ValueError: their number is another one, or one is unknown.
-    """
+    """The classes (B,) of logits (B, classes) to explain: those given, or the predicted ones."""
     if classes is None:
         return logits.argmax(1)
     classes = torch.as_tensor(classes, device=logits.device)

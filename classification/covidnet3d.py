@@ -78,7 +78,6 @@ class _ConvNorm(nn.Module):
         return self.activation(self.norm(self.conv(x)))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
         weight, bias = fold_batch_norm(self.conv.weight, None, self.norm)
         return FusedConv3d(
             weight,
@@ -123,7 +122,6 @@ class _Cell(nn.Module):
         return self.operation(self.calibrate(x))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
         conv, operation = self.calibrate, self.operation
         if isinstance(operation, InvertedResidual):
             operation = _FusedInvertedResidual(operation, dtype)

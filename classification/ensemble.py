@@ -119,8 +119,7 @@ def align(log_probabilities: Tensor, names: Sequence[str], wanted: Sequence[str]
             if few
         ]
         raise ValueError(f"other classes than {', '.join(wanted)}: {'; '.join(parts)}")
-    order = [list(names).index(name) for name in wanted]
-    return log_probabilities[..., order]
+    return log_probabilities[..., [list(names).index(name) for name in wanted]]
 
 
 def check_classes(names: Sequence[str], classes: Sequence[str], source: str) -> None:

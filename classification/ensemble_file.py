@@ -84,11 +84,10 @@ def read_ensemble(path: str | os.PathLike) -> EnsembleFile:
         if content.get("kind") != _KIND or content.get("format") != _FORMAT:
             raise ValueError("its kind or format is another")
         combination = content["combination"]
-        rows = combination.get("coefficients", ())
         combined = Combination(
             combination["method"],
             tuple(map(float, combination.get("weights", ()))),
-            tuple(tuple(map(float, row)) for row in rows),
+            tuple(tuple(map(float, row)) for row in combination.get("coefficients", ())),
             tuple(map(float, combination.get("bias", ()))),
         )
         classes = tuple(map(str, content["classes"]))

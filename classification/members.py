@@ -13,7 +13,7 @@ from ..common.devices import choose_device, choose_dtype
 from ..datasets.images import ImagePreset
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
-from ..vision.inference import check_prediction, evaluating, standalone
+from ..vision.inference import check_prediction, standalone
 from ..vision.runtimes import prepared
 from ._trained import classes_and_preset
 from .cam import ActivationMap, explain
@@ -128,8 +128,7 @@ class ImageMember:
         if width is None:
             return
         forward_features = cast("Callable[[Tensor], Tensor]", self.net.forward_features)
-        with evaluating(self.net):
-            shape = tuple(forward_features(image).shape)
+        shape = tuple(forward_features(image).shape)
         if len(shape) != 4 or shape[1] != width:
             raise ValueError(
                 f"no map of {self.name}: its features {shape} have not the shape of an image; "
@@ -148,6 +147,5 @@ def _boxes_of(detections: Detections, number: int, size: Sequence[int]) -> Tenso
     for box, score, label in zip(*detections, strict=True):
         if label == number:
             left, top, right, bottom = box.round().long().tolist()
-            part = heat[top:bottom, left:right]
-            part.clamp_(min=float(score))
+            heat[top:bottom, left:right].clamp_(min=float(score))
     return heat

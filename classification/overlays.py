@@ -11,6 +11,8 @@ import cv2
 import numpy as np
 from torch import Tensor
 
+from ..vision.viz.colour import draw_figure
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -91,7 +93,6 @@ def _arranged(
     panels: list[np.ndarray], captions: Sequence[str], title: str, note: str, label: str, marks: str
 ) -> np.ndarray:
     """Panels in rows on a dark ground, words on and around them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patheffects import withStroke
 
@@ -107,7 +108,6 @@ def _arranged(
     bottom = _GAP + (round(1.6 * type_size * (note.count("\n") + 1)) if note else 0)
     height = top + rows * (high + _GAP) - _GAP + bottom
     figure = Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
-    canvas = FigureCanvasAgg(figure)
 
     def write(x: float, y: float, words: str, size: float = type_size, **style: Any) -> None:
         style = {"color": _TEXT, "ha": "left", "va": "top", "parse_math": False, **style}
@@ -138,8 +138,7 @@ def _arranged(
     if note:
         write(_GAP, height - _GAP / 2, note, size=0.8 * type_size, color=_FAINT, va="bottom")
     _colour_bar(figure, (width - legend + 2, top, _BAR, min(high, 512)), label, type_size)
-    canvas.draw()
-    return np.array(canvas.buffer_rgba())[:height, :width, :3]
+    return draw_figure(figure)[:height, :width]
 
 
 def _colour_bar(figure: Figure, box: tuple[int, int, int, int], label: str, size: float) -> None:

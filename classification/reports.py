@@ -112,6 +112,5 @@ def confusion_picture(confusion: Tensor, classes: Sequence[str]) -> np.ndarray:
     axes.set_ylabel("true")
     for row, column in np.ndindex(*counts.shape) if len(classes) <= _NUMBERS else ():
         colour = "white" if shares[row, column] > 0.5 else "black"
-        text = str(counts[row, column])
-        axes.text(column, row, text, ha="center", va="center", color=colour)
+        axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour)
     return draw_figure(figure)

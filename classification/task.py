@@ -114,8 +114,7 @@ class ClassificationTask(NetworkTask):
             self._weights = self._class_weights(training)
             if training and self.trainer.lightning_module is not self:
                 # A search counts costs on it. Alone it would only slow the start down.
-                sample = training[0][0]
-                self.example_input_array = _inputs_of(sample)[None]
+                self.example_input_array = _inputs_of(training[0][0])[None]
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch, whose samples are mixed in pairs where `mixup` says so."""
@@ -279,11 +278,7 @@ def _inputs_of(sample: dict[str, Any]) -> Tensor:
 
 
 def _kind_of(sample: dict[str, Any]) -> str:
-    """What the network is fed of a sample or a batch: its `volume`, or else its `image`.
-
-    Raises:
-        ValueError: it has neither.
-    """
+    """What the network is fed of a sample or a batch: its `volume`, or else its `image`."""
     for kind in ("volume", "image"):
         if kind in sample:
             return kind

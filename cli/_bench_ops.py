@@ -89,10 +89,9 @@ def _pair(
     maps: _Maps,
 ) -> _Case:
     left, right = maps(*shape), maps(*shape)
-    size = f"{_size(left)}, {','.join(map(str, arguments))}"
     return _Case(
         function.__name__,
-        size,
+        f"{_size(left)}, {','.join(map(str, arguments))}",
         lambda a, b: function(a, b, *arguments),
         lambda a, b: plain(a, b, *arguments),
         [left, right],
@@ -104,8 +103,7 @@ def _epipolar(
     channels: int, height: int, width: int, levels: int, radius: int, texels: float, maps: _Maps
 ) -> _Case:
     """Four pairs; a pixel reads `texels` distinct texels of a view on average."""
-    last = torch.channels_last
-    reference = maps(1, channels, height, width).contiguous(memory_format=last)
+    reference = maps(1, channels, height, width).contiguous(memory_format=torch.channels_last)
     height, width = reference.shape[2:]
     sizes = [(height >> p, width >> p) for p in range(levels)]
     pyramid = [reference.new_empty(4, *size, channels).normal_() for size in sizes]
@@ -243,8 +241,7 @@ def _time_compiled(
     try:
         # Buffers that the backward pass gives away would let it run once only.
         with torch._functorch.config.patch(donated_buffer=False):
-            work = _work(compiled, sets, backward)
-            return _time(work, sets[0][0].device, seconds, len(sets))
+            return _time(_work(compiled, sets, backward), sets[0][0].device, seconds, len(sets))
     except Exception as error:
         reason = str(error).strip().splitlines()[:1]
         warn(f"{name}: torch.compile: {type(error).__name__}: {''.join(reason)}")

@@ -136,9 +136,7 @@ def raw_rectifier(
         raise ValueError(f"give either --{given[0]} or --{given[1]}, not both")
     if args.raw is not None:
         return rig_rectifier(args, args.raw, size())
-    if not args.auto_rectify:
-        return None
-    return estimated_rectifier(views)
+    return estimated_rectifier(views) if args.auto_rectify else None
 
 
 def common_calibration(

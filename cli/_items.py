@@ -7,13 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..classification import NOTICE
 from ..common.memory import ran_out_of_memory
-from ..common.progress import progress
+from ..common.progress import progress_bar
 from ..common.warned import collect_warnings
 from ._work import check_file, warn
 
@@ -116,7 +116,7 @@ def infer_items(
                 (alone[name],) = finish({name: done[name]})
         return alone
 
-    with suppress(KeyboardInterrupt), progress() if len(names) > 1 else nullcontext() as bar:
+    with suppress(KeyboardInterrupt), progress_bar(kind) as tell:
         for start in range(0, len(names), batch):
             part, done = names[start : start + batch], {}
             for name in part:
@@ -131,8 +131,7 @@ def infer_items(
                     warn(_named(note, list(told[name].values())[:1]))
                 if show is not None and name not in failed:
                     show(item)
-                if bar is not None:
-                    bar(kind, len(items), len(names))
+                tell(len(items), len(names))
     if names and not items:
         raise KeyboardInterrupt
     return items

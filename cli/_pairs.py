@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
 
-from ..vision.io.pairing import SIDES, doubtful_pairing, read_columns, side_folders, sides_in
+from ..vision.io.images import SUFFIXES
+from ..vision.io.pairing import (
+    SIDES,
+    doubtful_pairing,
+    images_in,
+    read_columns,
+    side_folders,
+    sides_in,
+)
 from ._work import unique_names, warn
 
 
@@ -35,8 +43,6 @@ def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     Returns:
         The images, and the name of its folder for each that is sorted, both by result's name.
     """
-    from ..vision.io.pairing import images_in
-
     named = [inner for word in words for inner in _matching_folders(word) or [word]]
     inside = {word: _folders_in(word) for word in named}
     images = find_images(inner for word in named for inner in inside[word] or [word])
@@ -62,8 +68,6 @@ def _matching_folders(word: str) -> list[str]:
 
 def _folders_in(word: str) -> list[str]:
     """The folders of images in a folder that has none itself, as classifiers are trained on."""
-    from ..vision.io.pairing import images_in
-
     folder = Path(word)
     if not folder.is_dir() or images_in(folder):
         return []
@@ -72,9 +76,6 @@ def _folders_in(word: str) -> list[str]:
 
 def expand(word: str) -> list[Path]:
     """The images that a file, a folder or a glob names, sorted."""
-    from ..vision.io.images import SUFFIXES
-    from ..vision.io.pairing import images_in
-
     path = Path(word)
     if path.is_dir():
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
@@ -92,8 +93,6 @@ def expand(word: str) -> list[Path]:
 
 def _others(folder: Path) -> Counter[str]:
     """How many images of each kind that is not read are in a folder; hidden files are none."""
-    from ..vision.io.images import SUFFIXES
-
     with os.scandir(folder) as entries:
         names = [e.name for e in entries if not e.name.startswith(".") and e.is_file()]
     pictures = (n for n in names if (guess_type(n, strict=False)[0] or "").startswith("image/"))
@@ -154,8 +153,7 @@ def find_pairs(left: list[str], right: list[str]) -> list[Pair]:
             f"{first} gives {len(lefts)} images and {last} gives {len(rights)}: they are paired in "
             "sorted order, so the counts must agree (or name the pairs with --list)"
         )
-    doubt = doubtful_pairing(lefts, rights)
-    if doubt:
+    if doubt := doubtful_pairing(lefts, rights):
         warnings.warn(doubt, stacklevel=2)
     return _named([Pair(*pair) for pair in zip(lefts, rights, strict=True)])
 

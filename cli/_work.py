@@ -99,8 +99,7 @@ def check_least(args: argparse.Namespace, **least: int) -> None:
     for name, bound in least.items():
         value = getattr(args, name)
         if value is not None and value < bound:
-            option = name.replace("_", "-")
-            raise ValueError(f"--{option} {value}: must be at least {bound}")
+            raise ValueError(f"--{name.replace('_', '-')} {value}: must be at least {bound}")
 
 
 def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:

@@ -51,9 +51,8 @@ def run(args: argparse.Namespace) -> int:
     from torch.multiprocessing.spawn import ProcessException, spawn
 
     with tempfile.TemporaryDirectory() as folder:
-        store = f"file://{folder}/store"
         try:
-            spawn(_measure, (processes, store, args), nprocs=processes)
+            spawn(_measure, (processes, f"file://{folder}/store", args), nprocs=processes)
         except ProcessException as error:
             said = [line for line in str(error).splitlines() if line.strip()]
             raise ValueError(f"a process could not measure: {said[-1]}") from None

@@ -121,16 +121,10 @@ def _lines(row: dict[str, Any]) -> str:
     for data, values in record.get("metrics", {}).items():
         scores = ", ".join(f"{name} {value:g}" for name, value in values.items())
         lines.append(f"  {data:<12}  {scores}")
-    for key, title in (
-        ("command", "measured by"),
-        ("training", "trained by"),
-        ("origin", "origin"),
-        ("input", "input"),
-        ("architecture", "architecture"),
-        ("subnet", "subnet"),
-    ):
+    titles = {"command": "measured by", "training": "trained by"}
+    for key in ("command", "training", "origin", "input", "architecture", "subnet"):
         if key in record:
-            value = record[key]
+            value, title = record[key], titles.get(key, key)
             lines.append(f"  {title:<12}  {value if isinstance(value, str) else json.dumps(value)}")
     if "reach" in record:
         lines.append(f"  {'reach':<12}  disparities up to {record['reach']} px")

@@ -122,10 +122,7 @@ def run(args: argparse.Namespace) -> int:
 def _python_record(record: WeightsRecord) -> str:
     """A record as the entry of the dictionary that a model file hands to `register_model`."""
     lines = ['    "TAG": WeightsRecord(']
-    values: dict[str, Any] = {"sources": (), **record.to_json()}
-    for key, value in values.items():
-        if key == "sources":
-            value = tuple(value)
+    for key, value in {**record.to_json(), "sources": record.sources}.items():
         text = f"{value:_}" if key == "size" else pprint.pformat(value, width=78, sort_dicts=False)
         text = text.replace("\n", "\n" + " " * (9 + len(key)))
         lines.append(f"        {key}={text},")

@@ -42,8 +42,7 @@ def run(args: argparse.Namespace) -> int:
     height, width = parse_size(size)
     if fixed and size != _DTU_SIZE:
         raise ValueError(f"--size {size}: the layout dtu_training holds {_DTU_SIZE} alone")
-    worlds = WorldViews(1, height, width, args.views, seed=args.seed, layouts=["room"])
-    scene = worlds.scene(0)
+    scene = WorldViews(1, height, width, args.views, seed=args.seed, layouts=["room"]).scene(0)
     scene.name = f"world-{args.seed}"  # DTU's data set counts scans by the number
     path = write_scene(scene, check_folder(args.out, "OUT"), args.layout, lossless=args.lossless)
     least, greatest = scene.depth_range(0)[0]

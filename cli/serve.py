@@ -58,12 +58,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C, SIGTERM or the end of the terminal; return 0."""
     check_least(args, port=1, max_upload=1, max_pixels=1, max_kept=1)
+    from rich.console import Console
+
     from ..stereo.page import build_page
     from ..vision.serving import is_local, page_folder, served
 
-    insisting = contextlib.suppress(KeyboardInterrupt)
-    with insisting, noted_signals() as noted, page_folder() as folder:
-        page = build_page(folder, args.model, args.device, args.max_pixels)
+    with contextlib.suppress(KeyboardInterrupt), noted_signals() as noted, page_folder() as folder:
+        with Console(stderr=True).status("loading"):
+            page = build_page(folder, args.model, args.device, args.max_pixels)
         limits = {"max_upload": 1e6 * args.max_upload, "max_kept": 1e6 * args.max_kept}
         where = {"host": args.host, "port": args.port, "names": args.name}
         with served(page, folder, **where, **limits) as address:

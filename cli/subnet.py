@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +178,8 @@ def _searched(
     else:
         predictors = cost_predictors(bench, table)
     # No bar from here on: it would take time from what is measured.
+    if sys.stderr.isatty():
+        print("searching; the best are measured", file=sys.stderr)
     return best_subnet(bench, bounds, objective=objective, predictors=predictors, **settings), named
 
 

@@ -113,8 +113,7 @@ def _glibc(function: str) -> Any:
 
 def _bytes(file: str, key: str) -> int | None:
     """What Linux tells in kibibytes; None elsewhere."""
-    rows = _text(file).splitlines()
-    row = next((line for line in rows if line.startswith(f"{key}:")), None)
+    row = next((line for line in _text(file).splitlines() if line.startswith(f"{key}:")), None)
     return 1024 * int(row.split()[1]) if row else None
 
 

@@ -126,7 +126,7 @@ class MixedDataModule(LightningDataModule):
         self.workers = workers
         self.seed = seed
         self._made: dict[str, list[Samples]] = {}
-        self._first_epoch = 0
+        self._first_epoch = self._first_batch = 0
 
     def setup(self, stage: str) -> None:
         """Make the sets of a stage, which checks their files.
@@ -136,6 +136,7 @@ class MixedDataModule(LightningDataModule):
             ValueError: a set to learn or measure on has no ground truth, there is none, or two of
                 a fit share what is `kept_apart`.
         """
+        self._first_epoch = self._first_batch = 0
         for role in _ROLES[stage]:
             self.sets(role)
         if stage == "fit" and self.kept_apart:
@@ -143,12 +144,15 @@ class MixedDataModule(LightningDataModule):
             check_disjoint(roles, self.kept_apart)
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint keeps: the epoch that a resumed fit starts with."""
-        return {"epoch": self._fit_loop.epoch_progress.current.processed}
+        """What a checkpoint keeps: where a resumed fit starts."""
+        epoch, batch = self._fit_loop.epoch_progress, self._fit_loop.epoch_loop.batch_progress
+        # Behind its last batch an epoch is over, though Lightning does not count it yet.
+        done = epoch.current.started if batch.is_last_batch else epoch.current.processed
+        return {"epoch": done, "batches": self._trained()}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take the epoch of a checkpoint."""
-        self._first_epoch = state["epoch"]
+        """Take the place of a checkpoint."""
+        self._first_epoch, self._first_batch = state["epoch"], state.get("batches", 0)
 
     def sets(self, role: str) -> list[Samples]:
         """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""
@@ -215,6 +219,9 @@ class MixedDataModule(LightningDataModule):
                 f"{self.batch_size}"
             )
         loader.trained = self._trained
+        if self.trainer is not None and self.trainer.train_dataloader is None:
+            # The fit's own. Lightning tells it too late, if schedules have asked for its length.
+            sampler.skipped = self._first_batch % len(loader) * size
         return loader
 
     @property

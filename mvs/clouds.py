@@ -178,9 +178,8 @@ class TSDFMesh:
 def _nearest(points: np.ndarray, centres: Tensor) -> np.ndarray:
     """Return for each point, (N, 3), the nearest of the centres (V, 3) float64."""
     # Without matrix products, which lose digits far from the origin.
-    apart = "donot_use_mm_for_euclid_dist"
     nearest = [
-        torch.cdist(part.double(), centres, compute_mode=apart).argmin(1)
+        torch.cdist(part.double(), centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
         for part in torch.from_numpy(np.asarray(points)).split(max(1, _PAIRS // len(centres)))
     ]
     return centres[torch.cat(nearest)].numpy()

@@ -243,8 +243,7 @@ def _fuse(
 ) -> Iterator[FusedView]:
     maps = _Maps(views, device)
     for index, view in enumerate(views):
-        marked = maps[index]
-        depth = marked.clamp(min=0)
+        depth = maps[index].clamp(min=0)
         total, count = depth.clone(), torch.zeros_like(depth, dtype=torch.int16)
         for other in view.sources:
             source = maps[other]
@@ -344,8 +343,10 @@ class _Maps:
             raise ValueError(
                 f"view {view.name}: a depth map has shape (H, W), got {tuple(depth.shape)}"
             )
-        marked = _marked(depth)
-        if index not in self.told and not (marked > 0).any():
+        known = torch.isfinite(depth) & (depth > 0)
+        highest = torch.where(known, depth, 0).max().clamp(min=1e-30)
+        marked = torch.where(known, depth, highest * _UNKNOWN)
+        if index not in self.told and not known.any():
             self.told.add(index)
             warnings.warn(
                 f"view {view.name}: its depth map is empty, no pixel has a depth", stacklevel=4
@@ -355,13 +356,6 @@ class _Maps:
             self.held.popitem(last=False)
         self.held[index] = marked
         return marked
-
-
-def _marked(depth: Tensor) -> Tensor:
-    """Return the depth with the unknown far below zero."""
-    known = torch.isfinite(depth) & (depth > 0)
-    highest = torch.where(known, depth, 0).max().clamp(min=1e-30)
-    return torch.where(known, depth, highest * _UNKNOWN)
 
 
 def _rows(depth: Tensor) -> Iterator[slice]:

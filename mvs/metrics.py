@@ -51,8 +51,7 @@ class DepthMetrics(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         shares = len(self.thresholds) + len(self.relative_thresholds)
         self.add_state("near", torch.zeros(shares, dtype=torch.float64), dist_reduce_fx="sum")
-        bins = torch.zeros(_BINS, dtype=torch.float64)
-        self.add_state("histogram", bins, dist_reduce_fx="sum")
+        self.add_state("histogram", torch.zeros(_BINS, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, prediction: Tensor, depth: Tensor, valid: Tensor) -> None:
         """Count a batch: prediction, truth and where it is known, bool, each (B, 1, H, W).
@@ -84,13 +83,12 @@ class DepthMetrics(Metric):
         """The metrics by name, float32 scalars."""
         names = [f"within_{bound:g}" for bound in self.thresholds]
         names += [f"within_{bound:g}%" for bound in self.relative_thresholds]
-        shares = zip(names, (self.near / self.pixels).float(), strict=True)
         return {
             "abs": (self.error / self.pixels).float(),
             "abs_image": (self.image_error / self.images).float(),
             "rel": (self.relative / self.pixels).float(),
             "rel_median": self._median(),
-            **dict(shares),
+            **dict(zip(names, (self.near / self.pixels).float(), strict=True)),
         }
 
     def _median(self) -> Tensor:

@@ -229,11 +229,7 @@ def _agreement(first: str, second: str) -> float:
 
 
 def _default_size(scene: Scene) -> tuple[int, int]:
-    """Return (height, width) that all images have, made smaller if that is very large.
-
-    Raises:
-        ValueError: they differ.
-    """
+    """Return (height, width) that all images have, made smaller if that is very large."""
     sizes = [scene.size(index) for index in range(len(scene))]
     other = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if other is not None:
@@ -334,11 +330,7 @@ def _settled(scene: Scene, plan: dict[int, _Planned]) -> Scene:
 def _thresholds(
     scene: Scene, plan: dict[int, _Planned], given: Thresholds | Mapping[str, float] | None
 ) -> Thresholds:
-    """Return what was asked for, else what the data set was published with, as far as it goes.
-
-    Raises:
-        ValueError: a threshold asks for more views than any view has sources.
-    """
+    """Return what was asked for, else what the data set was published with, as far as it goes."""
     most = max(sum(source in plan for source in scene.sources(index)) for index in plan)
     if isinstance(given, Thresholds):
         check_agreement(given, most)
@@ -481,9 +473,6 @@ def _plan_views(
     The network gets so many views at once. Settings are what else a result depends on, as JSON. A
     range that nobody gave is that of an earlier run in the folder, which may be one by other
     versions of libraries, else derived.
-
-    Raises:
-        ValueError: no view has a source.
     """
     plan: dict[int, _Planned] = {}
     files: set[str] = set()
@@ -521,8 +510,7 @@ def _plan_views(
 def _kept_range(out: Path, name: str) -> tuple[float, float] | None:
     """The range that an earlier run in the folder took for a view."""
     try:
-        kept = read_json(_mark(out, name))
-        least, greatest = map(float, kept["settings"]["depth_range"])
+        least, greatest = map(float, read_json(_mark(out, name))["settings"]["depth_range"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return least, greatest
@@ -545,11 +533,7 @@ def _digest(scene: Scene, indices: list[int]) -> str:
 
 
 def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
-    """Return the summary's entries of views that are done.
-
-    Raises:
-        ValueError: one was computed from something else than is planned.
-    """
+    """Return the summary's entries of views that are done; refuses those of another plan."""
     finished, makers = {}, set()
     for index, entry in plan.items():
         path = _mark(out, entry.file)

@@ -57,8 +57,7 @@ def ring_tables(ring: Ring, device: torch.device) -> tuple[Tensor, Tensor]:
 def _sample_coordinates(level: int, device: torch.device) -> Tensor:
     """Where the centroids lie in an equirectangular image, (F, 2) float32."""
     with torch.inference_mode(False), torch.no_grad():
-        places = spherical_coordinates(centroids(level, torch.device("cpu"))).float()
-        return places.to(device)
+        return spherical_coordinates(centroids(level, torch.device("cpu"))).float().to(device)
 
 
 class MeshTables(nn.Module):

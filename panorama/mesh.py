@@ -167,8 +167,7 @@ def check_ring(kernel: int, dilation: int) -> None:
 
 def _icosahedron() -> SphericalMesh:
     golden = (1 + 5**0.5) / 2
-    signs = [(a, b) for a in (-1, 1) for b in (-1, 1)]
-    corners = [(0, a, b * golden) for a, b in signs]
+    corners = [(0, a, b * golden) for a in (-1, 1) for b in (-1, 1)]
     vertices = _unit(np.array([np.roll(corner, k) for k in range(3) for corner in corners]))
     near = np.isclose(vertices @ vertices.T, 5**-0.5)
     faces = []

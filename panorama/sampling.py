@@ -248,8 +248,7 @@ def _corners_of_pixels(
 @torch.inference_mode(False)
 @torch.no_grad()
 def _located(level: int, height: int, width: int, device: torch.device) -> Tensor:
-    rows = _few_rows(height, width, device)
-    return torch.cat([locate(looks, level).int() for looks in rows])
+    return torch.cat([locate(looks, level).int() for looks in _few_rows(height, width, device)])
 
 
 @lru_cache(maxsize=4)

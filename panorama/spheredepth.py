@@ -131,8 +131,7 @@ class SphereDepthNet(nn.Module):
         sample_level = _sample_level(mesh_level, texture_level, stem, head)
         blocks = _each("blocks", blocks, _STEPS)
         decoder_convs = _each("decoder_convs", decoder_convs, _STEPS)
-        counts = *widths, *blocks, *decoder_convs
-        if len(widths) != _SCALES or min(map(_least, counts)) < 1:
+        if len(widths) != _SCALES or min(map(_least, (*widths, *blocks, *decoder_convs))) < 1:
             raise ValueError(
                 f"widths must be {_SCALES} numbers from 1 on, blocks and decoder_convs at least "
                 f"1, not {list(widths)}, {blocks} and {decoder_convs}"
@@ -200,8 +199,7 @@ class SphereDepthNet(nn.Module):
         colours = self.texture(image)
         depth = self._decode(colours)[0]
         height, width = image.shape[-2:]
-        pixels = faces_to_equirectangular(depth[..., None], height, width)
-        return Prediction(pixels, depth, colours)
+        return Prediction(faces_to_equirectangular(depth[..., None], height, width), depth, colours)
 
     def forward_stages(self, image: Tensor, rotation: Tensor | None = None) -> tuple[Tensor, ...]:
         """Depth on faces at several levels, for training.

@@ -265,7 +265,6 @@ class _Bottleneck(nn.Module):
         return F.relu(x + self.bn3(self.conv3(y)))
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
-        """A faster form for inference, see `inference.optimize`."""
         if isinstance(self.conv2, DeformableConv2d):
             middle: nn.Module = _FusedDeformable(self.conv2, self.bn2, dtype)
         else:

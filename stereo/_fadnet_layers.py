@@ -204,8 +204,7 @@ class RefinementStage(_Hourglass):
         """
         at_half = self.conv1(torch.cat([part.to(inputs[0].dtype) for part in inputs], 1))
         at_quarter = self.conv2(at_half)
-        at_eighth = self.conv3_1(self.conv3(at_quarter))
-        skips = [inputs[0], at_half, at_quarter, at_eighth]
+        skips = [inputs[0], at_half, at_quarter, self.conv3_1(self.conv3(at_quarter))]
         return tuple(F.relu(p) for p in self._encode_decode(skips, base))
 
 
@@ -409,8 +408,7 @@ class _FusedHourglass(nn.Module):
             self.upflows.append(FusedUpsampling2d(upflow.weight))
             weight = iconv.weight
             block = _block(len(weight)) if level < 5 else (1, 1)
-            conv = FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block)
-            self.iconvs.append(conv)
+            self.iconvs.append(FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block))
         self.dtype = dtype
 
     def _encode_decode(

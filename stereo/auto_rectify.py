@@ -98,8 +98,7 @@ def _cameras(values: np.ndarray, height: int, width: int) -> tuple[np.ndarray, .
     """The cameras' matrix, and the turns that make them parallel."""
     focal = 3 ** math.tanh(values[5]) * (width + height)
     matrix = np.array([[focal, 0, (width - 1) / 2], [0, focal, (height - 1) / 2], [0, 0, 1]])
-    left = _turn(0, values[0], values[1])
-    return matrix, left, _turn(values[2], values[3], values[4])
+    return matrix, _turn(0, values[0], values[1]), _turn(values[2], values[3], values[4])
 
 
 def _turn(x: float, y: float, z: float) -> np.ndarray:

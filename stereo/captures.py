@@ -113,12 +113,11 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
                 f"{' and '.join(shown)}: both views are the same picture, "
                 "apart from its coding: there is no depth in it"
             )
-        if len(sources) == 2:
-            if min(lengths) > 0 and lengths[0] != lengths[1]:
-                notes.append(
-                    f"{shown[0]} has {lengths[0]} frames and {shown[1]} {lengths[1]}: pairs "
-                    "are counted from the first, which is wrong where one of them lost frames"
-                )
+        if len(sources) == 2 and min(lengths) > 0 and lengths[0] != lengths[1]:
+            notes.append(
+                f"{shown[0]} has {lengths[0]} frames and {shown[1]} {lengths[1]}: pairs "
+                "are counted from the first, which is wrong where one of them lost frames"
+            )
     except BaseException:
         for capture in captures:
             capture.release()

@@ -251,8 +251,7 @@ def easnet(
     subnet: Mapping[str, Any] | None = None,
 ) -> EASNet:
     """EASNet's supernet as published, 5.1 M parameters, or one of its subnets."""
-    net = EASNet(max_disparity=max_disparity, published_warp=published_warp)
-    return subnet_of(net, subnet)
+    return subnet_of(EASNet(max_disparity=max_disparity, published_warp=published_warp), subnet)
 
 
 @register_model(task="stereo")

@@ -170,8 +170,7 @@ class _TwoStage(nn.Module):
         left, stage1 = skips[0], self.cunet(skips, volume)
         warped = self._layout(self._warp(right, stage1[0]))
         error = self._colour_error(left, warped)
-        stage2 = self.dispnetres((left, right, warped, stage1[0], error), stage1)
-        return stage1, stage2
+        return stage1, self.dispnetres((left, right, warped, stage1[0], error), stage1)
 
     def _layout(self, image: Tensor) -> Tensor:
         """The image in the weights' memory layout: one tensor in another makes `cat` fall back."""

@@ -107,10 +107,9 @@ def guidance(net: Any, left: Tensor, right: Tensor, scored: bool) -> tuple[Tenso
         else:
             disparity = net(left, right)[:, :1].float()
             certainty = torch.zeros_like(disparity)
-    triples = zip(left, right, disparity, strict=True)
     found = [
         semi_global_matching(first, second, disparities=_range(seen), fill=False)
-        for first, second, seen in triples
+        for first, second, seen in zip(left, right, disparity, strict=True)
     ]
     matched, filled = (
         torch.from_numpy(np.stack(maps))[:, None].to(left.device)

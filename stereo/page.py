@@ -46,8 +46,7 @@ def write_examples(folder: str | Path) -> list[tuple[str, str, float, float]]:
     scene = GeneratedStereo(1, height, width, seed=3, max_disparity=40.0, photometric=False)[0]
     pairs: list[tuple[str, Any, float, float]] = [("scene", scene, 0.0, 0.0)]
     with suppress(ImportError):
-        rooms = WorldStereo(1, height, width, seed=1, max_disparity=40.0, **_ROOM)
-        room, rig = rooms.pair(0)
+        room, rig = WorldStereo(1, height, width, seed=1, max_disparity=40.0, **_ROOM).pair(0)
         pairs.insert(0, ("room", room, round(rig.focal, 1), round(rig.baseline, 4)))
     rows = []
     for name, pair, focal, baseline in pairs:

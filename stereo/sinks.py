@@ -156,8 +156,7 @@ def video(
     """
     low, high = colours
     with atomic_write(path) as temporary:
-        coding = cv2.VideoWriter.fourcc(*"mp4v")
-        writer = cv2.VideoWriter(str(temporary), coding, rate, size[::-1])
+        writer = cv2.VideoWriter(str(temporary), cv2.VideoWriter.fourcc(*"mp4v"), rate, size[::-1])
         if not writer.isOpened():
             raise OSError(f"{path}: no video can be written: OpenCV has no MPEG-4 coder here")
         most = max(1, round(_LONGEST * rate))

@@ -222,8 +222,7 @@ def disparities(
                 try:
                     result = predictor(frame.left, frame.right, check=False, **how)
                     disparity, sure = result.disparity, result.confidence
-                    looks = count < _LOOKS or count % _LOOKS == 0
-                    if settled.reach is not None and looks:
+                    if settled.reach is not None and (count < _LOOKS or count % _LOOKS == 0):
                         report.largest += _largest(predictor, frame, settled.result.scale / 2)
                 except ValueError as error:
                     failed, reason = failed + 1, reason or f"frame {frame.name}: {error}"
@@ -308,9 +307,8 @@ def stream(
     """
     formats = check_forms(formats)
     settled = settle(predictor, sequence) if settled is None else settled
-    first = settled.result.disparity
     if colours is None:
-        colours = (0.0, _ROOM * colour_range(first)[1])
+        colours = (0.0, _ROOM * colour_range(settled.result.disparity)[1])
     if calibration is None and rectifier is not None:
         calibration = rectifier.calibration
     report = _report(settled, steady)

@@ -241,8 +241,7 @@ def _files(result: StereoResult, camera: StereoCalibration | None, folder: Path)
         path = everything / f"pair_{name}.png"
         kept[name.partition("_")[0]] = path.rename(folder / path.name) if path.exists() else None
     shutil.rmtree(everything)
-    cloud = _cloud(result, camera, folder / "cloud.glb")
-    return {**kept, "cloud": cloud, "results": Path(zipped)}
+    return {**kept, "cloud": _cloud(result, camera, folder / "cloud.glb"), "results": Path(zipped)}
 
 
 def _cloud(result: StereoResult, camera: StereoCalibration | None, path: Path) -> Path | None:

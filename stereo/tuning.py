@@ -254,8 +254,7 @@ class _Learner:
             if isinstance(module, _BatchNorm):
                 module.eval()
         self.optimizer = torch.optim.AdamW(self.task.net.parameters(), lr, weight_decay=0)
-        average = get_ema_multi_avg_fn(_AVERAGE)
-        self.average = AveragedModel(self.task.net, multi_avg_fn=average)
+        self.average = AveragedModel(self.task.net, multi_avg_fn=get_ema_multi_avg_fn(_AVERAGE))
         self.device, self.lr, self.steps = device, lr, 0
 
     def step(self, batch: dict[str, Tensor], done: float) -> None:

@@ -117,8 +117,8 @@ def quantize(
                 kept = tuple(sensitive[:count])
                 return Quantized(error, together, alone, kept, len(measuring))
     told = ", ".join(f"{part} {alone[part]:.3g}" for part in sensitive if part in alone)
-    kept = f"whatever stays in float (parts alone: {told})" if alone else f"({together:.3g})"
-    raise ValueError(f"int8 costs more than {max_loss:g} {kept}; allow more loss, or take float16")
+    why = f"whatever stays in float (parts alone: {told})" if alone else f"({together:.3g})"
+    raise ValueError(f"int8 costs more than {max_loss:g} {why}; allow more loss, or take float16")
 
 
 def _outputs(form: Format, file: Path, samples: Sequence[Sample]) -> list[Tensor]:

@@ -49,18 +49,16 @@ class OFAMobileNet(SearchedClassifier):
         stages = []
         for stage, (out, stride) in enumerate(zip(_WIDTHS, _STRIDES, strict=True)):
             out, blocks, name = rounded(out * width), [], f"stages.{stage}"
-            activation = nn.ReLU if stage < 2 else nn.Hardswish
             for index in range(max(_DEPTHS)):
                 kernel = Choice(f"{name}.{index}.kernel", _KERNELS)
                 expansion = Choice(f"{name}.{index}.expand", _EXPANSIONS)
-                step = stride if index == 0 else 1
                 block = inverted_residual(
                     channels,
                     out,
                     kernel,
                     expansion,
-                    step,
-                    activation=activation,
+                    stride if index == 0 else 1,
+                    activation=nn.ReLU if stage < 2 else nn.Hardswish,
                     squeezed=_SQUEEZED[stage],
                 )
                 blocks.append(block)

@@ -90,7 +90,7 @@ def _coloured(depth: np.ndarray, truth: np.ndarray, known: np.ndarray) -> list[n
     """A predicted depth and the true one in the true one's colours."""
     from ...vision.viz.colour import colour_range, colourise
 
-    low, high = colour_range(truth, known)
+    low, high = colour_range(truth, known, logarithmic=True)
     how: dict[str, Any] = {"low": low, "high": high, "palette": "turbo_r", "logarithmic": True}
     return [colourise(depth, **how), colourise(truth, known, **how)]
 

@@ -97,8 +97,12 @@ class HalvedData(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the epoch that a resumed fit starts with, and the data's own."""
-        epoch = cast("Trainer", self.trainer).fit_loop.epoch_progress.current
-        return {"epoch": cast("_ProcessedTracker", epoch).processed, "data": self.data.state_dict()}
+        loop = cast("Trainer", self.trainer).fit_loop
+        epoch = cast("_ProcessedTracker", loop.epoch_progress.current)
+        # Behind its last batch an epoch is over, though Lightning does not count it yet.
+        over = loop.epoch_loop.batch_progress.is_last_batch
+        done = epoch.started if over else epoch.processed
+        return {"epoch": done, "data": self.data.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take what a checkpoint kept."""

@@ -146,22 +146,32 @@ def test_a_resumed_run_goes_on_with_the_next_epoch(tmp_path, workers):
     assert model.seen == whole[1:]
 
 
+@pytest.mark.parametrize("scheduled", [False, True])  # schedules ask how long the run is
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_that_stopped_within_an_epoch_goes_on_behind_its_last_batch(tmp_path, workers):
+def test_a_run_that_stopped_within_an_epoch_goes_on_behind_its_last_batch(
+    tmp_path, workers, scheduled
+):
     whole = [sample for epoch in fit(tmp_path, 0).seen for sample in epoch]
     arguments = {"augmentation": "fadnet", "crop_height": 6, "crop_width": 8, "batch_size": 3}
 
     class Stopped(Recorder):
-        def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
-            if self.global_step == 7:
-                self.trainer.save_checkpoint(tmp_path / "seven.ckpt")
+        def on_train_batch_end(self, *_: object) -> None:
+            self.trainer.save_checkpoint(tmp_path / f"{self.global_step}.ckpt")
 
-    for model, start in ((Stopped(), None), (Recorder(), tmp_path / "seven.ckpt")):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            assert not scheduled or self.trainer.estimated_stepping_batches == 10
+            return super().configure_optimizers()
+
+    def seen(start=None) -> list:
         sets = [Numbered(10, "a"), Numbered(6, "b", extra=True)]
-        data = StereoDataModule(train=sets, workers=workers, **arguments)
+        data, model = StereoDataModule(train=sets, workers=workers, **arguments), Stopped()
         model.seen.append([])  # where the epoch that goes on is written down
         trainer(tmp_path, max_epochs=2).fit(model, datamodule=data, ckpt_path=start)
-    assert [sample for epoch in model.seen for sample in epoch] == whole[7 * 3 :]
+        return [sample for epoch in model.seen for sample in epoch]
+
+    assert seen() == whole
+    for step in (7, 5):  # within an epoch, and behind the last batch of one
+        assert seen(tmp_path / f"{step}.ckpt") == whole[step * 3 :]
 
 
 def test_weights_set_the_counts():

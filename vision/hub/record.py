@@ -172,11 +172,8 @@ class WeightsRecord:
         object.__setattr__(self, "classes", tuple(self.classes))
         if not (self.reach is None or _is_number(self.reach) and self.reach > 0):
             raise ValueError(f"reach is a positive number of pixels, not {self.reach!r}")
-        self._check_metrics()
         if "subnet" in self.architecture:
             raise ValueError("the subnet stands in the field of that name, not in architecture")
-
-    def _check_metrics(self) -> None:
         for data, values in self.metrics.items():
             numbers = values.values() if isinstance(values, Mapping) else [None]
             if not all(_is_number(value) for value in numbers):

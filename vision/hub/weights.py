@@ -408,8 +408,7 @@ def open_safetensors(path: Path) -> Any:
 
 def all_tensors(file: Any) -> dict[str, Tensor]:
     """Every tensor of an `open_safetensors` handle."""
-    names = file.keys()
-    return {name: file.get_tensor(name) for name in names}
+    return {name: file.get_tensor(name) for name in file.keys()}
 
 
 def _casts(given: torch.dtype, own: torch.dtype) -> bool:

@@ -164,8 +164,7 @@ def _unpack(packed: bytes, size: int) -> bytes:
     """Undo ZIP: inflate, add up differences, put the two halves between each other."""
     if len(packed) == size:  # it would not get smaller, and is stored as it is
         return packed
-    inflater = zlib.decompressobj()
-    flat = np.frombuffer(inflater.decompress(packed, size + 1), np.uint8)
+    flat = np.frombuffer(zlib.decompressobj().decompress(packed, size + 1), np.uint8)
     if len(flat) != size:
         raise zlib.error(f"{len(flat)} bytes, not {size}")
     summed = np.cumsum(flat, dtype=np.int64) - 128 * np.arange(size)

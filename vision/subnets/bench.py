@@ -344,6 +344,8 @@ def latency_table(
     named = (*float_parts, *mixed)
     if named and dtype != "int8":
         raise ValueError(f"float_parts and mixed are of int8, not of {dtype}")
+    if both := {*float_parts} & {*mixed}:
+        raise ValueError(f"{', '.join(sorted(both))}: in float_parts, and in mixed; take one")
     parts = [name for name, _ in net.named_children()]
     if unknown := [name for name in named if name not in parts]:
         raise ValueError(

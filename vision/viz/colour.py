@@ -27,13 +27,14 @@ _ERROR_LIMIT = 4.0  # absolute error of the last colour, pixels
 
 
 def colour_range(
-    values: Tensor | np.ndarray, valid: np.ndarray | None = None
+    values: Tensor | np.ndarray, valid: np.ndarray | None = None, *, logarithmic: bool = False
 ) -> tuple[float, float]:
     """Return a (low, high) that shows a map well: its 1st and 99th percentile, a little widened.
 
     Args:
         values: (H, W) or (1, H, W); not finite or not positive where unknown.
         valid: (H, W) bool, where given.
+        logarithmic: widened by a ratio, for a scale of ratios.
 
     Returns:
         Two floats, low < high; (0, 1) for a map without a known pixel.
@@ -42,6 +43,9 @@ def colour_range(
     if not known.any():
         return 0.0, 1.0
     low, high = (float(v) for v in np.percentile(values[known], (1, 99)))
+    if logarithmic:
+        ratio = max((high / low) ** 0.03, 1.001)
+        return low / ratio, high * ratio
     margin = max(0.03 * (high - low), 1e-3 * abs(high), 1e-6)
     return max(low - margin, 0.0), high + margin
 
@@ -71,7 +75,7 @@ def colourise(
     import matplotlib
 
     values, known = _as_map(values, valid)
-    scale = _scale(low, high, colour_range(values, known), logarithmic)
+    scale = _scale(low, high, colour_range(values, known, logarithmic=logarithmic), logarithmic)
     table = (matplotlib.colormaps[palette](np.arange(256))[:, :3] * 255).round().astype(np.uint8)
     picture = np.empty((*values.shape, 3), np.uint8)
     rows = max(1, _STRIP // values.shape[1])
@@ -104,7 +108,7 @@ def disparity_picture(
         (H', W', 3) uint8 RGB, W' > W.
     """
     values, known = _as_map(values)
-    scale = _scale(low, high, colour_range(values, known), logarithmic)
+    scale = _scale(low, high, colour_range(values, known, logarithmic=logarithmic), logarithmic)
     span = {"low": scale.vmin, "high": scale.vmax}
     picture = colourise(values, known, palette=palette, logarithmic=logarithmic, **span)
     enlarge = 1
@@ -171,7 +175,7 @@ def depth_panels(
     """
     true, known = _as_map(truth, valid)
     predicted, _ = _as_map(depth)
-    low, high = colour_range(true, known)
+    low, high = colour_range(true, known, logarithmic=True)
     show = functools.partial(colourise, low=low, high=high, palette="turbo_r", logarithmic=True)
     error = np.maximum(np.abs(predicted - true) / np.where(known, true, 1), 1e-9)
     return [
@@ -250,7 +254,7 @@ def _legend(
 def _ticks(low: float, high: float) -> list[float]:
     """Both ends of a logarithmic scale, and the round numbers between that stand clear of them."""
     span = math.log(high / low)
-    steps = (1, 2, 5) if high > 30 * low else range(1, 10)
+    steps = (1, 2, 5) if high > 7 * low else range(1, 10)
     tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)))
     round_ = (step * 10.0**ten for ten in tens for step in steps)
     clear = 0.06 * span

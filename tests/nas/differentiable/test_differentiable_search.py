@@ -313,6 +313,25 @@ def test_halves_are_disjoint_and_repeatable():
     assert torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], orders[1])
 
 
+def test_resumed_behind_the_last_batch_of_an_epoch_it_goes_on_with_the_next(tmp_path):
+    class Fetched(Filtered):  # before the epoch is known
+        def train_dataloader(self):
+            return DataLoader(self.train, 8, shuffle=True, num_workers=1)
+
+    class Seen(DifferentiableSearch):
+        def on_train_batch_end(self, outputs, batch, batch_idx):
+            seen.append(batch["weights"][0].sum())
+            self.trainer.save_checkpoint(tmp_path / f"{self.global_step}.ckpt")
+
+    runs = []
+    for start in (None, tmp_path / "2.ckpt"):
+        seen = []
+        trainer = _trainer(tmp_path, max_epochs=3)
+        trainer.fit(Seen(Fit()), HalvedData(Fetched()), ckpt_path=start)
+        runs.append(seen)
+    assert runs[0][2:] == runs[1]
+
+
 def test_a_loader_of_its_own_kind_gives_its_halves_itself():
     class Own(LightningDataModule):
         def train_dataloader(self):

@@ -165,6 +165,8 @@ def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
     assert subnet.conditions.float_parts == ("head",)
     with pytest.raises(ValueError, match="float_parts and mixed are of int8, not of float32"):
         vizoo.latency_table(net, float_parts=["head"], **settings)
+    with pytest.raises(ValueError, match="head: in float_parts, and in mixed; take one"):
+        vizoo.latency_table(net, float_parts=["head"], mixed={"head": 0.1}, **how, **settings)
     with pytest.raises(ValueError, match="no part heads; it has .*head"):
         vizoo.latency_table(net, float_parts=["heads"], **how, **settings)
     with pytest.raises(ValueError, match="runtime torch has no int8; openvino and onnxrunt"):
