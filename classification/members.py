@@ -13,7 +13,7 @@ from ..common.devices import choose_device, choose_dtype
 from ..datasets.images import ImagePreset
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
-from ..vision.inference import check_prediction, standalone
+from ..vision.inference import check_prediction, evaluating, standalone
 from ..vision.runtimes import prepared
 from ._trained import classes_and_preset
 from .cam import ActivationMap, explain
@@ -128,7 +128,8 @@ class ImageMember:
         if width is None:
             return
         forward_features = cast("Callable[[Tensor], Tensor]", self.net.forward_features)
-        shape = tuple(forward_features(image).shape)
+        with evaluating(self.net):
+            shape = tuple(forward_features(image).shape)
         if len(shape) != 4 or shape[1] != width:
             raise ValueError(
                 f"no map of {self.name}: its features {shape} have not the shape of an image; "

@@ -29,7 +29,8 @@ def add_int8(parser: argparse.ArgumentParser) -> None:
 def check_int8(args: argparse.Namespace, precision: str) -> None:
     """Refuse its options for another precision."""
     for option in ("calibrate", "max_loss", "mixed", "float_parts"):
-        if precision != "int8" and getattr(args, option, None) not in (None, False):
+        given = getattr(args, option, None)
+        if precision != "int8" and given is not None and given is not False:
             raise ValueError(f"--{option.replace('_', '-')} is for --precision int8")
 
 

@@ -48,8 +48,9 @@ def open_table(args: argparse.Namespace) -> LatencyTable | None:
     return LatencyTable.load(args.table) if args.table else None
 
 
-def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
+def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool, mixed: bool = True) -> None:
     """Add the conditions of measurements; without defaults --table, which says them."""
+    parser.set_defaults(mixed=False)
     if not defaults:
         parser.add_argument(
             "--table", metavar="FILE", help="of `vizoo latency build`, for this machine"
@@ -75,12 +76,13 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool) -> None:
         "--batch", type=int, metavar="N", help=f"images at once (default: {table}1)"
     )
     add_int8(parser)
-    parser.add_argument(
-        "--mixed",
-        action="store_true",
-        help="in int8, let the search decide for each other part, too, whether it is in int8: what "
-        "that costs counts as error",
-    )
+    if mixed:
+        parser.add_argument(
+            "--mixed",
+            action="store_true",
+            help="in int8, let the search decide for each other part, too, whether it is in int8: "
+            "what that costs counts as error",
+        )
     parser.add_argument(
         "--threads", type=int, help=f"CPU threads (default: {table}PyTorch's own choice)"
     )
@@ -127,12 +129,16 @@ def set_up(
     if dtype == "int8":
         if sized is None and name is not None:
             parts = _int8(args, name, bench, trained)
-        elif args.calibrate is not None or args.max_loss is not None or args.mixed:
+        elif args.calibrate is not None or args.max_loss is not None:
             why = "nothing runs without a --table" if sized is None else "the table says it"
-            options = "--calibrate, --max-loss and --mixed"
-            raise ValueError(f"{options} find what stays in float: {why}")
+            raise ValueError(f"--calibrate and --max-loss find what stays in float: {why}")
         else:
             measured = table or near
+            if args.mixed and not (measured and measured.mixed):
+                raise ValueError(
+                    "--mixed: the table is not of mixed precision; `vizoo latency build --mixed` "
+                    "measures one"
+                )
             parts = {} if measured is None else settings_of(measured)
         how |= {key: parts[key] for key in ("float_parts", "mixed") if key in parts}
         bench = Bench.here(net, space, **how)
@@ -155,6 +161,8 @@ def _int8(args: argparse.Namespace, name: str, bench: Bench, trained: bool) -> d
     largest = bench.network(bench.space.largest())
     how = calibration(args, name, largest, None)
     samples = how.pop("calibrate")
+    if args.mixed and any(sample.truth is None for sample in samples):
+        raise ValueError(f"--mixed weighs errors, and --calibrate {args.calibrate} has no truth")
     with Console(stderr=True).status("int8") as status:
         how["progress"] = lambda step: status.update(f"the largest subnet: {step}")
         costs = quantized(largest, bench.conditions.runtime, samples, **how)

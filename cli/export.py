@@ -54,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--float-parts",
         metavar="PART,…",
-        help="what stays in float in int8, such as features,refinement (default: found by what "
-        "each part costs)",
+        help="what stays in float in int8, such as features,refinement, or '' for nothing "
+        "(default: found by what each part costs)",
     )
     parser.add_argument("--opset", type=int, metavar="N", help="of ONNX (default: PyTorch's own)")
     parser.add_argument(
@@ -93,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
         if args.precision == "int8":
             how = calibration(args, args.model, net, None if args.dynamic else size)
             if args.float_parts is not None:
-                how["float_parts"] = args.float_parts.split(",")
+                parts = map(str.strip, args.float_parts.split(","))
+                how["float_parts"] = [part for part in parts if part]
         exported = export(
             net.to(device),
             args.out,

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=tuple(UNITS),
         help="what the other axis is (default: latency with a --table, else macs)",
     )
-    add_conditions(parser, defaults=False)
+    add_conditions(parser, defaults=False, mixed=False)
     add_limits(parser)
     parser.add_argument(
         "--samples", type=int, default=50, help="subnets evaluated for the predictor (default 50)"

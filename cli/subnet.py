@@ -95,9 +95,9 @@ def run(args: argparse.Namespace) -> int:
     measured = wanted is None and "latency" in bounds and table is None
     # One that an earlier run measured here, for this very file, is better than one moved here.
     near = None
-    if measured and not own.exists() and not args.mixed:
+    if measured and not own.exists():
         size = parse_size(args.input, "--input", "288x576") if args.input else None
-        how = size, args.batch, args.device, args.dtype, args.runtime
+        how = size, args.batch, args.device, args.dtype, args.runtime, args.mixed
         near = table_beside(args.supernet, net, space, *how)
     bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
     if measured and near is None and begun(bench, own) is None:
@@ -190,8 +190,8 @@ def _check(args: argparse.Namespace, out: Path, bounds: dict[str, float]) -> Non
             "give a limit: --max-latency, --max-params, --max-macs or --max-memory; or an "
             "--architecture"
         )
-    if args.architecture is not None and args.evaluations is not None:
-        raise ValueError("--evaluations serve a search, and --architecture asks for none")
+    if args.architecture is not None and (args.evaluations is not None or args.mixed):
+        raise ValueError("--evaluations and --mixed serve a search; --architecture asks for none")
     written = {path.resolve() for path in (out, out.with_suffix(".json"))}
     for option in ("supernet", "table", "evaluations", "architecture"):
         given = getattr(args, option)

@@ -145,14 +145,19 @@ class MixedDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps: where a resumed fit starts."""
-        epoch, batch = self._fit_loop.epoch_progress, self._fit_loop.epoch_loop.batch_progress
-        # Behind its last batch an epoch is over, though Lightning does not count it yet.
-        done = epoch.current.started if batch.is_last_batch else epoch.current.processed
-        return {"epoch": done, "batches": self._trained()}
+        epoch = self._fit_loop.epoch_progress.current
+        # Behind its last batch an epoch is over, though Lightning does not count it yet; one that
+        # `max_steps` broke off counts as over.
+        over = self._fit_loop.epoch_loop.batch_progress.is_last_batch
+        over = over or epoch.processed == epoch.started
+        place = (epoch.started, 0) if over else (epoch.processed, self._trained())
+        return {"epoch": place[0], "batches": place[1], "batch_size": self.batch_size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Take the place of a checkpoint."""
-        self._first_epoch, self._first_batch = state["epoch"], state.get("batches", 0)
+        self._first_epoch = state["epoch"]
+        size = state.get("batch_size", self.batch_size)
+        self._first_batch = state.get("batches", 0) * size // self.batch_size
 
     def sets(self, role: str) -> list[Samples]:
         """Return the sets of ``train``, ``val``, ``test`` or ``predict``, made on first use."""

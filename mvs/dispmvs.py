@@ -97,9 +97,18 @@ class DispMVS(nn.Module):
         views: Width | None = None,
     ) -> None:
         super().__init__()
-        least = {"coarse_radius": 0, "fine_radius": 0, "views": 2}  # of others 1
-        for name, value in list(locals().items()):
-            if isinstance(value, int) and value < (lowest := least.get(name, 1)):
+        least = {
+            "feature_width": (feature_width, 1),
+            "coarse_width": (coarse_width, 1),
+            "fine_width": (fine_width, 1),
+            "coarse_iterations": (coarse_iterations, 1),
+            "fine_iterations": (fine_iterations, 1),
+            "coarse_radius": (coarse_radius, 0),
+            "fine_radius": (fine_radius, 0),
+            "views": (views, 2),
+        }
+        for name, (value, lowest) in least.items():
+            if isinstance(value, int) and value < lowest:
                 raise ValueError(f"{name} must be at least {lowest}, not {value}")
         widths = 8 * feature_width, 12 * feature_width, 16 * feature_width
         hidden = {_COARSE: coarse_width * 16, _FINE: fine_width * 12}

@@ -48,10 +48,13 @@ class Quantized:
         """Of each part in int8 the share by which it alone raises the error.
 
         Raises:
-            ValueError: there was no truth to find errors by.
+            ValueError: there was no truth to find errors by, or parts were not measured alone.
         """
-        if not self.error:
-            raise ValueError("by how much int8 raises the error is known of samples with truth")
+        if not self.error or not self.parts:
+            raise ValueError(
+                "by how much int8 raises the error is known where each part was measured, by "
+                "samples with truth"
+            )
         inside = self.parts.keys() - {*self.float_parts}
         return {part: max(0.0, self.parts[part]) / self.error for part in sorted(inside)}
 
@@ -85,7 +88,7 @@ def quantize(
     parts = list(dict.fromkeys(map(_part, layers)))
     if not parts:
         raise ValueError("there is nothing to quantise: the network has no convolutions")
-    if unknown := {*(float_parts or ())} - {*parts}:
+    if unknown := [part for part in float_parts or () if part not in parts]:
         raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(parts)}")
     calibrating = [sample.inputs for sample in samples[::2]]
     measuring = samples[1::2]

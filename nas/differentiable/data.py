@@ -67,6 +67,7 @@ class HalvedData(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Set the wrapped data module up, which sees this one's trainer."""
+        self._first_epoch = 0
         self.data.trainer = self.trainer
         self.data.setup(stage)
 

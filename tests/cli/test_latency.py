@@ -10,7 +10,7 @@ from vizoo.__main__ import main
 from vizoo.common.quantities import parse_quantity, show_quantity
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
-from vizoo.vision.int8 import Quantized
+from vizoo.vision.int8 import Quantized, Sample
 from vizoo.vision.subnets import bench
 from vizoo.vision.subnets.bench import supernets
 
@@ -162,17 +162,20 @@ def test_int8(capsys, monkeypatch):
     save_weights(create_model("toy"), "net.safetensors")
     assert build("--model", "net.safetensors", *words) == 2
     assert "net.safetensors: int8 is for stereo networks here" in capsys.readouterr().err
-    asked = []
+    asked, truths = [], [torch.ones(1)]
 
     def parts(net, runtime, samples, max_loss, progress):
-        asked.append((max_loss, *samples, runtime))
+        asked.append((max_loss, *samples[0].inputs, runtime))
         losses = {"stem": 0.4, "blocks": 0.02, "head": -0.01}
         return Quantized(0.2, 0.01, losses, ("stem",), 8)
 
     monkeypatch.setattr("vizoo.vision.runtimes.quantized", parts)
     monkeypatch.setattr(
         "vizoo.cli._supernets.calibration",
-        lambda args, name, net, size: {"calibrate": [name], "max_loss": args.max_loss},
+        lambda args, name, net, size: {
+            "calibrate": [Sample((name,), truths[-1])],
+            "max_loss": args.max_loss,
+        },
     )
     words = (*words, "--model", "net.safetensors", "--max-loss", "0.1")
     assert build(*words) == 2
@@ -186,9 +189,11 @@ def test_int8(capsys, monkeypatch):
     report = json.loads(capsys.readouterr().out)
     assert report["mixed"] == {"blocks": pytest.approx(0.1), "head": 0.0}
     assert {parts for *_, parts in prepared} > {("stem",), ("blocks", "head", "stem")}
-    assert (
-        build("--runtime", "onnxruntime", "--precision", "int8", "--mixed", out="random.json") == 2
-    )
+    truths.append(None)
+    assert build(*words, "--mixed", "--calibrate", "pairs", out="other.json") == 2
+    assert "--mixed weighs errors, and --calibrate pairs has no truth" in capsys.readouterr().err
+    words = ("--runtime", "onnxruntime", "--precision", "int8", "--mixed")
+    assert build(*words, out="random.json") == 2
     assert "--mixed: toy has random weights, whose errors say nothing" in capsys.readouterr().err
 
 

@@ -159,19 +159,23 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_behind_its_last_batch(
             self.trainer.save_checkpoint(tmp_path / f"{self.global_step}.ckpt")
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            assert not scheduled or self.trainer.estimated_stepping_batches == 10
+            assert not scheduled or self.trainer.estimated_stepping_batches in (2, 10)
             return super().configure_optimizers()
 
-    def seen(start=None) -> list:
+    def seen(start=None, **limits: int) -> list:
         sets = [Numbered(10, "a"), Numbered(6, "b", extra=True)]
         data, model = StereoDataModule(train=sets, workers=workers, **arguments), Stopped()
         model.seen.append([])  # where the epoch that goes on is written down
-        trainer(tmp_path, max_epochs=2).fit(model, datamodule=data, ckpt_path=start)
+        training = trainer(tmp_path, max_epochs=2, **limits)
+        training.fit(model, datamodule=data, ckpt_path=start)
+        training.save_checkpoint(tmp_path / "end.ckpt")
         return [sample for epoch in model.seen for sample in epoch]
 
     assert seen() == whole
     for step in (7, 5):  # within an epoch, and behind the last batch of one
         assert seen(tmp_path / f"{step}.ckpt") == whole[step * 3 :]
+    assert seen(max_steps=2) == whole[: 2 * 3]
+    assert seen(tmp_path / "end.ckpt") == whole[5 * 3 :]  # what is broken off is over
 
 
 def test_weights_set_the_counts():

@@ -132,7 +132,7 @@ def test_how_much_errors_grow_by_each_part(file):
     assert found.float_parts == ("volume",)
     assert found.growth == pytest.approx({"encoder": 0.1, "refinement": 0.4})
     file.write_text("float")
-    with pytest.raises(ValueError, match="is known of samples with truth"):
+    with pytest.raises(ValueError, match="is known where each part was measured"):
         _ = quantize(Fake(), file, samples(), 0.3).growth
 
 

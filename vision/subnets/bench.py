@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,16 @@ from ..inference import optimize
 from ..inputs import example_inputs
 from ..runtimes import check_runtime, of_one_size
 
-__all__ = ["Bench", "begun", "bench_for", "latency_table", "load_supernet", "space_of", "supernets"]
+__all__ = [
+    "Bench",
+    "begun",
+    "bench_for",
+    "latency_table",
+    "load_supernet",
+    "space_of",
+    "supernets",
+    "without_precisions",
+]
 
 _SIZE = (288, 576)
 _REPETITIONS, _SECONDS = 15, 2.0  # of each measurement, at least
@@ -81,6 +90,13 @@ def space_of(net: nn.Module) -> SearchSpace:
     return space
 
 
+def without_precisions(space: SearchSpace, mixed: Iterable[str]) -> SearchSpace:
+    """The space of a table or a bench without the precisions of the parts that are mixed."""
+    precisions = {_PRECISION + part for part in mixed}
+    own = [choice for choice in space if choice.name not in precisions]
+    return SearchSpace(own, space.conditions)
+
+
 @dataclass(frozen=True)
 class Bench:
     """A supernet and where its subnets are measured."""
@@ -127,7 +143,7 @@ class Bench:
         if mixed:
             precisions = [Choice(_PRECISION + part, ["int8", "float"]) for part in mixed]
             space = SearchSpace([*space, *precisions], space.conditions)
-        return cls(net, space, place, conditions, mixed)
+        return cls(net, space, place, conditions, dict(mixed))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -143,9 +159,7 @@ class Bench:
     @cached_property
     def networks(self) -> SearchSpace:
         """The space without precisions."""
-        precisions = {_PRECISION + part for part in self.mixed}
-        own = [choice for choice in self.space if choice.name not in precisions]
-        return SearchSpace(own, self.space.conditions) if self.mixed else self.space
+        return without_precisions(self.space, self.mixed)
 
     def alone(self, architecture: Architecture) -> Architecture:
         """An architecture without precisions."""
@@ -155,7 +169,8 @@ class Bench:
 
     def under(self, architecture: Architecture | None) -> Conditions:
         """The conditions with the parts that an architecture has in float."""
-        own = [p for p in self.mixed if architecture and architecture[_PRECISION + p] == "float"]
+        choices: Mapping[str, Any] = architecture or {}
+        own = [part for part in self.mixed if choices.get(_PRECISION + part) == "float"]
         parts = sorted((*self.conditions.float_parts, *own))
         return replace(self.conditions, float_parts=tuple(parts))
 
@@ -374,4 +389,6 @@ def begun(bench: Bench, path: str | os.PathLike[str] | None) -> LatencyTable | N
         return table
     held = LatencyTable.load(path)
     same = held.model == table.model and held.space == table.space
-    return held if same and not held.conditions.difference(bench.conditions) else None
+    if not same or held.conditions.difference(bench.conditions):
+        return None
+    return replace(held, mixed=table.mixed)  # no latency depends on what it costs

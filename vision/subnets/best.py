@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, cast
@@ -32,7 +32,7 @@ from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import activate, active
 from ..export import tensors
 from ..hub.create import beside_weights
-from .bench import Bench, bench_for, load_supernet, settings_of
+from .bench import Bench, bench_for, load_supernet, settings_of, without_precisions
 from .evaluations import evaluations_beside
 
 __all__ = [
@@ -215,7 +215,11 @@ def cut(
             f"the extracted network differs from the supernet by up to {difference:g}: "
             "a fault of the supernet's layers; please report it"
         )
-    facts = limits, predicted, costs, rounds, difference, bench.under(architecture)
+    conditions = bench.under(architecture)
+    there = {name for name, part in subnet.named_children() if any(True for _ in part.parameters())}
+    kept = tuple(part for part in conditions.float_parts if part in there)
+    conditions = replace(conditions, float_parts=kept)
+    facts = limits, predicted, costs, rounds, difference, conditions
     return Subnet(subnet, alone, *facts)
 
 
@@ -342,13 +346,14 @@ def table_beside(
     device: str | None = None,
     dtype: str | None = None,
     runtime: str | None = None,
+    mixed: bool = False,
 ) -> LatencyTable | None:
     """The complete latency table that lies beside a supernet's weights, if it serves.
 
     That is NAME.RUNTIME.DTYPE.latency.json, else NAME.RUNTIME.latency.json, else NAME.latency.json.
     The source is what `load_supernet` took, network and space what it gave. The table has to be of
     the size, (height, width), None for any, and of the other conditions, None for one image, on
-    ``cpu``, in ``float32``, by ``torch``.
+    ``cpu``, in ``float32``, by ``torch``; and of mixed precision, if that is asked for.
 
     Raises:
         ValueError: the file there is damaged.
@@ -364,8 +369,8 @@ def table_beside(
     own = table.conditions
     there = (own.height, own.width), own.batch, own.device, own.dtype, own.runtime
     asked = size or there[0], batch or 1, device or "cpu", dtype, runtime
-    serves = same and there == asked and table.space.holds(space) and table.complete
-    return table if serves else None
+    serves = same and there == asked and table.complete and (table.mixed or not mixed)
+    return table if serves and without_precisions(table.space, table.mixed).holds(space) else None
 
 
 def moved_table(table: LatencyTable, bench: Bench) -> LatencyTable:
@@ -463,7 +468,8 @@ def _grown(bench: Bench, objective: _Objective, alone: bool) -> _Objective:
     def grown(architectures: Sequence[Architecture]) -> list[float]:
         asked = [bench.alone(a) for a in architectures] if alone else architectures
         pairs = zip(architectures, objective(asked), strict=True)
-        return [score * (1 + math.copysign(bench.growth(a), score)) for a, score in pairs]
+        factors = [(score, 1 + bench.growth(architecture)) for architecture, score in pairs]
+        return [score * factor if score > 0 else score / factor for score, factor in factors]
 
     return grown
 

@@ -184,6 +184,16 @@ def test_mixed_precision_is_searched_with_the_architecture(net, monkeypatch):
         net, "table.json", float_parts=["stem"], mixed=mixed, **how, **settings
     )
     assert LatencyTable.load("table.json").mixed == mixed
+    again = vizoo.latency_table(
+        net,
+        "table.json",
+        float_parts=["stem"],
+        mixed={"blocks": 0.1, "head": 0.2},
+        **how,
+        **settings,
+    )
+    assert again.mixed == {"blocks": 0.1, "head": 0.2}
+    assert [sample.ratio for sample in again.samples] == [sample.ratio for sample in table.samples]
     assert {("stem",), ("blocks", "head", "stem")} < {*kept}
 
     def takes(bench, architecture):
@@ -205,19 +215,25 @@ def test_mixed_precision_is_searched_with_the_architecture(net, monkeypatch):
         asked.extend(architectures)
         return [3.0 - a["depth"] / 2 for a in architectures]
 
-    how = {"predictors": predictors, "generations": 8, "population": 32}
+    search = {"predictors": predictors, "generations": 8, "population": 32}
     for limit, wanted, objective in [
         (11, (), error),
         (16, ("head",), error),
         (16, ("head",), None),
         (21, ("blocks", "head"), error),
     ]:
-        subnet = vizoo.best_subnet(bench, {"latency": limit}, objective=objective, **how)
+        subnet = vizoo.best_subnet(bench, {"latency": limit}, objective=objective, **search)
         assert subnet.conditions.float_parts == (*wanted, "stem") and not subnet.missed
         assert subnet.architecture["depth"] == 3 and subnet.difference == 0
     assert all(a in search_space(net) for a in [*asked, subnet.architecture])
     with pytest.raises(ValueError, match="a table of mixed precision is for `best_subnet`"):
         vizoo.search(net, error, table=table)
+    vizoo.save_weights(net, "supernet.safetensors")
+    table.save("supernet.onnxruntime.int8.latency.json")  # serves as what lies beside weights
+    subnet = vizoo.best_subnet("supernet.safetensors", {"latency": "100s"}, **how)
+    assert subnet.conditions.float_parts == ("blocks", "head", "stem")
+    plain = search_space(net).smallest()  # one that was named, not searched
+    assert best.cut(bench, plain, {}, {}, {}, []).conditions.float_parts == ("stem",)
 
 
 def test_int8_is_what_is_measured(net, monkeypatch):
