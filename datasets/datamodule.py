@@ -145,13 +145,17 @@ class MixedDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, int]:
         """What a checkpoint keeps: where a resumed fit starts."""
-        epoch = self._fit_loop.epoch_progress.current
+        epoch, batch = self._fit_loop.epoch_progress, self._fit_loop.epoch_loop.batch_progress
+        started, processed = epoch.current.started, epoch.current.processed
         # Behind its last batch an epoch is over, though Lightning does not count it yet; one that
         # `max_steps` broke off counts as over.
-        over = self._fit_loop.epoch_loop.batch_progress.is_last_batch
-        over = over or epoch.processed == epoch.started
-        place = (epoch.started, 0) if over else (epoch.processed, self._trained())
-        return {"epoch": place[0], "batches": place[1], "batch_size": self.batch_size}
+        over = batch.is_last_batch or processed == started
+        batches = 0 if over else self._trained()
+        return {
+            "epoch": started if over else processed,
+            "batches": batches,
+            "batch_size": self.batch_size,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Take the place of a checkpoint."""

@@ -401,10 +401,9 @@ def search_within(
     known = within_reach(bench, predictors, bounds)
     predictors = dict(predictors)
     counts = {a: bench.counts(a) for a, shares in known.items() if shares}
+    given, objective = objective, objective or most_macs(predictors, counts)
     if bench.mixed:
-        alone = objective is not None
-        objective = _grown(bench, objective or most_macs(predictors, counts), alone)
-    objective = objective or most_macs(predictors, counts)
+        objective = _grown(bench, objective, alone=given is not None)
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
         Limits(bench.space, constraints(predictors, aims, known)).refuge()
