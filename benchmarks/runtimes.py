@@ -30,6 +30,7 @@ from vizoo.vision.hub.create import create_model
 from vizoo.vision.inference import folded, optimize
 from vizoo.vision.int8 import quantize
 
+REST = "int8, rest bfloat16"
 MODELS = ("easnet_scaled.two_thirds", "easnet_small", "easnet_light", "fadnet_plus_tiny")
 FORMS = {
     "onnxruntime": {"float32": torch.float32, "int8": torch.float32},
@@ -38,6 +39,7 @@ FORMS = {
         "bfloat16": torch.bfloat16,
         "float16": torch.float32,  # stored, not computed
         "int8": torch.float32,
+        REST: torch.bfloat16,
     },
 }
 TITLE = "Stereo networks in other runtimes"
@@ -89,6 +91,9 @@ def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]
         for precision in precisions:
             file = folder / f"{model}_{precision}{form.suffixes[0]}"
             plain = folder / f"{model}_float32{form.suffixes[0]}"
+            if precision == REST:
+                found[runtime, precision] = found[runtime, "int8"]
+                continue
             tell(f"{model}: {runtime}, {precision}")
             try:
                 found[runtime, precision] = written(net, form, file, plain, precision)
@@ -177,9 +182,9 @@ def about(options: argparse.Namespace) -> str:
         f"{height}x{width}, batch 1: the least of {options.repeat} calls in turns within "
         "one process, and how many times as fast as PyTorch's float32 that is; the peak memory of "
         f"a process that runs a pair; mean errors over {SCENES} generated scenes. Float16 is how "
-        "OpenVINO's weights are stored, bfloat16 what it computes in; of int8 the last column says "
-        f"which parts stayed in float to keep to {options.max_loss:g} px; and of what a network "
-        "refuses, why."
+        "OpenVINO's weights are stored, bfloat16 what it computes in, in the last line what of an "
+        "int8 file is not in int8. Of int8 the last column says which parts stayed in float to "
+        f"keep to {options.max_loss:g} px; and of what a network refuses, why."
     )
 
 

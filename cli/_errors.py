@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..common.progress import progress_bar
 from ..common.quantities import show_joules, show_quantity
+from ._evaluations import ended_by_sigterm
 
 if TYPE_CHECKING:
     from torch import nn
@@ -120,7 +121,8 @@ class Errors:
 
         # A third faster on a CPU; a copy, since the subnet itself is written.
         fast = copy.deepcopy(net).to(memory_format=torch.channels_last)
-        values, shown = self.judge.metrics(fast, self.bench.device)
+        with ended_by_sigterm():
+            values, shown = self.judge.metrics(fast, self.bench.device)
         finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
         return finite, shown
 

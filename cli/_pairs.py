@@ -237,7 +237,8 @@ def _expand(text: str) -> list[Path]:
     try:
         return expand(text)
     except FileNotFoundError as error:
-        inner = next(filter(None, map(_pair_of, sorted(Path(text).glob("*/")))), None)
+        folders = filter(Path.is_dir, sorted(Path(text).glob("*")))
+        inner = next(filter(None, map(_pair_of, folders)), None)
         if inner is None:
             raise
         raise FileNotFoundError(

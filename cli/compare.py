@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..common.progress import progress
+from ._evaluations import ended_by_sigterm
 
 if TYPE_CHECKING:
     from ..classification.comparison.compare import Comparison
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     shows = Console(stderr=True).is_interactive
     if args.threads:
         torch.set_num_threads(args.threads)
-    with progress() as report:
+    with progress() as report, ended_by_sigterm():
 
         def tell(what: str, done: int, total: int) -> None:
             if what and not shows:  # a line now, since the next call may be hours away

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_least(args, slices=2)
     shape = (args.slices, *parse_size(args.size))
-    out = check_folder(args.out)
+    out = check_folder(args.out, "OUT")
     with progress() as report:
         path = write_scans(out, args.layout, args.scans, shape, args.seed, report)
     print(

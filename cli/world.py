@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from ..datasets.worlds.writers import write_worlds
     from ..vision.io.pairing import images_in
 
-    out = check_folder(args.out)
+    out = check_folder(args.out, "OUT")
     worlds = _worlds(args)
     with progress() as report:
         path = write_worlds(worlds, out, args.layout, report)

@@ -154,11 +154,12 @@ def _capture(word: str, live: bool) -> Any:
 def _quiet() -> Iterator[None]:
     """Without what OpenCV and FFmpeg print when a source cannot be opened."""
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    log = getattr(cv2.utils, "logging", cv2)  # where it is since OpenCV 4.13
+    level = log.setLogLevel(0)
     try:
         yield
     finally:
-        cv2.utils.logging.setLogLevel(level)
+        log.setLogLevel(level)
 
 
 def _number(capture: Any, key: int) -> float:

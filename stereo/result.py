@@ -27,6 +27,7 @@ __all__ = ["FORMATS", "StereoResult"]
 
 FORMATS = ("pfm", "png", "npy")
 _PNG_LIMIT = 65535.5 / 256  # pixels; a 16-bit PNG holds disparities below this
+_SHOWN = 6_000_000  # points in the picture of the cloud, for each of which it takes 120 bytes
 
 # What the names of a result's files end on.
 _ENDINGS = tuple(
@@ -223,9 +224,10 @@ class StereoResult:
             why = f"nothing within {limit:g} m" if (depth > 0).any() else "no disparity is known"
             warnings.warn(f"no point cloud written: {why}", stacklevel=3)
             return written
-        view = cloud_picture(
-            points, colours, source_focal=camera.focal, source_size=self.disparity.shape
-        )
+        step = -(-len(points) // _SHOWN)  # each that is shown stands for so many
+        size = depth.shape[0] // step, depth.shape[1] // step
+        shown, shades, focal = points[::step], colours[::step], camera.focal / step
+        view = cloud_picture(shown, shades, source_focal=focal, source_size=size)
         write_image(target("cloud.png"), view)
         with write_ply(target("cloud.ply")) as ply:
             ply.write(points, colours)

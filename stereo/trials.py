@@ -19,11 +19,10 @@ from ..common.memory import ran_out_of_memory, return_freed_memory
 from ..common.warned import collect_warnings
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.io.glb import write_glb
-from ..vision.io.images import image_size, read_pair, to_bytes
+from ..vision.io.images import image_size, read_pair
 from .auto_rectify import auto_rectifier
 from .choices import Choices, Report
 from .infer import open_pair
-from .rectification import check_pair
 from .result import StereoResult
 
 __all__ = ["Found", "Trials"]
@@ -121,13 +120,10 @@ class Trials:
                 camera = None
             if camera is not None:
                 camera = camera.fitted(width, height)
-            first, second = map(to_bytes, views)
-            for note in check_pair(first, second, remedy=_REMEDY):
-                warnings.warn(note, stacklevel=1)
             name, predictor = self.choices.choose(model, limit, height, width, report, 1 + both)
             predictor.seconds = 0.0
             try:
-                result = predictor(*views, both=both, check=False)
+                result = predictor(*views, both=both, remedy=_REMEDY)
             except (MemoryError, RuntimeError) as error:
                 if not ran_out_of_memory(error):
                     raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, cast
 
 import torch
@@ -54,8 +55,8 @@ def run(config: CompareConfig, name: str, seed: int, shared: Shared) -> dict[str
     }
 
 
-def _tested(task: ClassificationTask, data: Any) -> dict[str, float]:
-    """Scores on the test images, in percent."""
+def _tested(task: ClassificationTask, data: Any) -> dict[str, float | None]:
+    """Scores on the test images, in percent; the loss is None where training diverged."""
     outputs, labels, device = [], [], choose_device("auto")
     task.to(device).eval()
     with torch.inference_mode():
@@ -65,11 +66,12 @@ def _tested(task: ClassificationTask, data: Any) -> dict[str, float]:
             labels.append(batch["label"])
     task.cpu()
     logits, truth = torch.cat(outputs), torch.cat(labels)
+    loss = F.cross_entropy(logits, truth).item()
     best = logits.topk(min(5, logits.shape[1])).indices == truth[:, None]
     return {
         "top1": round(100 * best[:, 0].float().mean().item(), 3),
         "top5": round(100 * best.any(1).float().mean().item(), 3),
-        "loss": round(F.cross_entropy(logits, truth).item(), 4),
+        "loss": round(loss, 4) if math.isfinite(loss) else None,
         "tested": len(truth),
     }
 

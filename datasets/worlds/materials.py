@@ -195,12 +195,17 @@ def _page(number: int) -> Tensor:
 def _photograph(path: Path) -> Tensor:
     """The middle square of a picture, mirrored to tile, of zero mean, in deviations of 0.22."""
     half = _SIDE // 2
-    with Image.open(path) as image:
-        image.draft("RGB", (_SIDE, _SIDE))  # of a large JPEG only what is needed is decoded
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        square = image.convert("RGB").crop((left, top, left + side, top + side))
-        pixels = np.asarray(square.resize((half, half), Image.Resampling.LANCZOS), np.float32) / 255
+    try:
+        with Image.open(path) as image:
+            image.draft("RGB", (_SIDE, _SIDE))  # of a large JPEG only what is needed is decoded
+            grey16 = image.mode.startswith("I;16")  # Pillow would make white of all above 255
+            picture = (image.point(lambda value: value / 256) if grey16 else image).convert("RGB")
+    except Exception as error:  # a decoder meets damage in many ways
+        raise ValueError(f"textures: {path}: damaged or unsupported image: {error}") from error
+    side = min(picture.size)
+    left, top = (picture.width - side) // 2, (picture.height - side) // 2
+    square = picture.crop((left, top, left + side, top + side))
+    pixels = np.asarray(square.resize((half, half), Image.Resampling.LANCZOS), np.float32) / 255
     pixels -= pixels.mean(axis=(0, 1))
     pixels /= max(float(pixels.std()), 0.02)
     tile = np.concatenate([pixels, pixels[:, ::-1]], axis=1)

@@ -28,6 +28,7 @@ def most_likely(
 
     Raises:
         UnreachableError: no architecture keeps to the limits.
+        ValueError: probabilities do not fit the space, or are not finite.
     """
     limits = Limits(space, constraints)
     refuge = limits.refuge()
@@ -127,6 +128,11 @@ def _shares(space: SearchSpace, probabilities: _Probabilities) -> dict[str, dict
             raise ValueError(
                 f"choice {choice.name!r} has {len(choice.values)} values, but "
                 f"{len(own)} probabilities are given"
+            )
+        if not all(map(math.isfinite, own)):
+            raise ValueError(
+                f"choice {choice.name!r} has probabilities that are not finite: the search has "
+                "diverged; take smaller learning rates"
             )
         shares[choice.name] = dict(zip(choice.values, own, strict=True))
     return shares

@@ -6,7 +6,10 @@ import copy
 import csv
 import json
 import math
+import os
 import re
+import signal
+import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +25,7 @@ from vizoo.classification.comparison.candidates import Shared, found
 from vizoo.classification.comparison.config import CompareConfig, Pick
 from vizoo.classification.comparison.runs import latencies, run
 from vizoo.classification.comparison.significance import differences
+from vizoo.classification.task import ClassificationTask
 from vizoo.common.counts import count
 from vizoo.nas import search_space
 from vizoo.vision.configs.builtin import CONFIGS
@@ -424,6 +428,19 @@ def test_channels_are_important_as_the_loss_says(write):
     assert any(plans[0][name]["order"] != other["order"] for name, other in plans[1].items())
 
 
+def test_sigterm_is_no_success(write, tmp_path, monkeypatch):
+    """Lightning raises a SystemExit without a code, of which a shell would see 0."""
+    step = ClassificationTask.training_step
+
+    def terminated(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return step(*args)
+
+    monkeypatch.setattr(ClassificationTask, "training_step", terminated)
+    assert main(["compare", "--config", write(), "--out", str(tmp_path / "out")]) == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
     args = {"backbone": "test_resnet", "convert": {"size": [16, 16], "keep": ["body.layer*"]}}
     broken = {**CONVERTED, "model_args": args, "pick": {"by": "random"}}
@@ -452,6 +469,12 @@ def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
         vizoo.compare(only, tmp_path / "none")
 
 
+def test_what_diverges_counts_with_what_it_reaches(write, tmp_path):
+    row = {**SETTINGS["rows"]["plain one"], "lr": 1e30}
+    made = vizoo.compare(write({"diverged": row}, seeds=[0]), tmp_path / "out")
+    assert not made.failed and made.rows[0]["loss"] is None and made.rows[0]["top1"] < 70
+
+
 def test_latencies_are_of_each_network(write):
     config = CompareConfig.read(write())
     model = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
@@ -475,6 +498,9 @@ def test_differences_by_welch_and_holm():
     noisy = {"a": [1.0, 5.0, 9.0], "b": [2.0, 9.0, 11.0]}
     assert differences(noisy)[0]["beyond"] is False
     assert differences({"a": [1.0, 1.0], "b": [2.0, 2.0]})[0]["p"] is None
+    with warnings.catch_warnings():  # one row may have no scatter, and none is told
+        warnings.simplefilter("error")
+        assert differences({"a": [1.0, 1.0], "b": [2.0, 3.0]})[0]["p"] == 0.205
     alone = differences({"a": [1.0], "b": [2.0, 3.0]})[0]
     assert alone["p"] is None and alone["corrected"] is None and alone["beyond"] is None
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
 
 from vizoo import create_model
 from vizoo.__main__ import main
+from vizoo.classification.task import ClassificationTask
 from vizoo.nas import search_space, tabular
 from vizoo.nas.lid import Split, SplitTree, compare
 from vizoo.nas.supernet import active, extract
@@ -19,6 +22,7 @@ from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.subnets.evaluations import Evaluations
 
 GENERATED = "search/nas_lid_nasbench201_generated.yaml"
+EVALUATE = FitConfig.evaluate
 COLUMNS = ("cifar10_test", "cifar100_test", "imagenet16_120_test")
 
 
@@ -114,6 +118,23 @@ def test_what_is_evaluated_is_kept_and_not_written_after_each(capsys, cells, mon
     monkeypatch.setattr(FitConfig, "evaluate", evaluate)
     assert rank("--samples", "0") == 0
     assert len(Evaluations.load("ranking/evaluations.json", tree.space).errors) == 25
+
+
+def test_sigterm_ends_it_and_what_is_evaluated_is_kept(cells, monkeypatch):
+    """Lightning notes it within a validation, and goes on where that is in its last batch."""
+    step, batches = ClassificationTask.validation_step, []
+
+    def terminated(*args):
+        batches.append(0)
+        if len(batches) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(*args)
+
+    monkeypatch.setattr(FitConfig, "evaluate", EVALUATE)
+    monkeypatch.setattr(ClassificationTask, "validation_step", terminated)
+    assert rank("--samples", "5") == 143 and len(batches) == 3
+    assert len(Evaluations.load("ranking/evaluations.json", cells[1].space).errors) == 2
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_a_benchmark_of_another_space_is_refused(capsys, cells):

@@ -41,3 +41,10 @@ def test_the_choices_are_the_writers():
 def test_refused(tmp_path, capsys, words, said):
     assert main(["scans", str(tmp_path / "s"), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["scans", "world"])
+def test_a_file_is_no_folder(tmp_path, capsys, command):
+    (tmp_path / "s").touch()
+    assert main([command, str(tmp_path / "s")]) == 2
+    assert f"error: OUT {tmp_path / 's'}: " in capsys.readouterr().err

@@ -14,6 +14,7 @@ import vizoo
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.vision.io.disparity import read_disparity
 from vizoo.vision.io.images import read_pixels, write_image
+from vizoo.vision.io.ply import read_ply
 
 CAMERA = StereoCalibration(100.0, 0.5, cx=23.5, cy=15.5, width=48, height=32)
 
@@ -127,6 +128,19 @@ def test_points(pair):
     assert 0 < len(near) < len(points) and near[:, 2].max() <= 10
     unknown_centre = StereoCalibration(100.0, 0.5)
     np.testing.assert_allclose(result.points(unknown_centre)[0], points, rtol=1e-5)
+
+
+def test_of_a_large_cloud_the_picture_shows_a_part(pair, tmp_path, monkeypatch):
+    def picture(points, colours, **source):
+        shown.append((len(points), len(colours), source))
+        return np.zeros((4, 4, 3), np.uint8)
+
+    shown = []
+    monkeypatch.setattr("vizoo.stereo.result.cloud_picture", picture)
+    monkeypatch.setattr("vizoo.stereo.result._SHOWN", 500)
+    vizoo.StereoPredictor(Ramp())(*pair).save(tmp_path, "scene", calibration=CAMERA)
+    assert shown == [(384, 384, {"source_focal": 25.0, "source_size": (8, 12)})]
+    assert len(read_ply(tmp_path / "scene_cloud.ply")[0]) == 32 * 48
 
 
 def test_calibration_of_another_size(pair):

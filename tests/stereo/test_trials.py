@@ -139,6 +139,15 @@ def test_a_pair_in_the_wrong_order_is_said(trials, pair, tmp_path):
     assert "⚠ left and right look swapped" in trials.find(*mirrored, tmp_path, model=TINY).facts
 
 
+def test_two_scenes_are_said(trials, pair, tmp_path, monkeypatch):
+    def far_off(left, right):
+        return torch.full((1, *left.shape[1:]), 99.0)
+
+    monkeypatch.setattr(trials.choices.network(TINY), "maps", far_off)
+    facts = trials.find(*pair, tmp_path, model=TINY).facts
+    assert "of the pixels are matched beyond the edge" in facts
+
+
 def test_a_calibration_file(trials, pair, tmp_path):
     file = tmp_path / "calib.txt"
     write_calibration(file, StereoCalibration(150.0, 0.1, 79.5, 47.5, width=160, height=96))

@@ -104,6 +104,16 @@ def test_formats(tmp_path, to, dynamic):
         check_onnx(path, shape)
 
 
+def test_maps_of_three_channels_are_no_pictures(tmp_path):
+    net = Sum().eval()
+    net.example_inputs = lambda height, width, **_: (
+        torch.rand(1, 3, height, width),
+        8 * torch.rand(1, 3, height, width),
+    )
+    inputs = export(net, tmp_path / "sum.pt2", to="torch-export", size=(12, 20)).metadata["inputs"]
+    assert ["range" in entry for entry in inputs] == [True, False]
+
+
 def check_onnx(path, shape):
     """It names its axes, and holds no paths of this machine."""
     import onnx

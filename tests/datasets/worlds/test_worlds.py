@@ -162,8 +162,13 @@ def test_no_pixel_is_beyond_the_limit():
 def test_photographs_are_taken(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 255, (80, 60, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "grain.jpg")
+    deep = np.random.default_rng(0).integers(256, 1 << 16, (80, 60), np.uint16)
+    Image.fromarray(deep).save(tmp_path / "height.png")
     bank = texture_bank(str(tmp_path))
-    assert bank.count == bank.procedural + 1
+    assert bank.count == bank.procedural + 2
+    x, y = torch.rand(2, 500) * 512
+    grain = bank.look_up(torch.full((500,), bank.count - 1), x, y, torch.ones(500))
+    assert grain.std() > 0.3  # 16 bits of grey are more than white
     draws = Draws("material", 0)
     taken = [draw_material(draws, bank).texture for _ in range(40)]
     assert bank.procedural in taken and min(taken) < bank.procedural
@@ -192,6 +197,7 @@ def test_meshes_and_surroundings_are_taken(tmp_path):
         ("meshes/dot.obj", "v 0 0 0\n", "dot.obj: no triangle"),
         ("panoramas/square.png", None, "square.png: 40x40 pixels: want twice as wide"),
         ("meshes", "", "no such folder"),
+        ("textures/cut.jpg", "JFIF", r"textures: .*cut\.jpg: damaged or unsupported"),
     ],
 )
 def test_bad_stock(tmp_path, name, content, message):
