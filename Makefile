@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 # More arguments for pytest, as in: make test ARGS="-k pfm"
 ARGS ?=
 WORKERS ?= 2
+pytest = OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(1)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" $(ARGS)
 
 export PYTHON VENV
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_ROOT_USER_ACTION := ignore
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean venv
+.PHONY: help demo test lowest lint docs bench clean venv
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +21,12 @@ demo: $(VENV)/.installed ## install into .venv, show what the zoo can do: ./demo
 	$(BIN)/vizoo demo
 
 test: $(VENV)/.installed-test ## install the test needs into .venv, run the tests
-	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not gpu" $(ARGS)
+	$(call pytest,$(BIN))
+
+lowest: ## run the tests with the oldest versions that pyproject.toml allows; needs uv
+	uv venv --quiet --clear --python $(or $(PYTHON),3.10) $(VENV)-lowest
+	uv pip install --python $(VENV)-lowest --resolution lowest-direct -e ".[test]"
+	$(call pytest,$(VENV)-lowest/bin)
 
 # mypy finds a package by the name of its folder, and a checkout may have any.
 lint: $(VENV)/.installed-dev ## check style and formatting with ruff, types with mypy
@@ -36,7 +42,7 @@ bench: $(VENV)/.installed-test ## run the benchmarks, one after the other
 	$(BIN)/python -m benchmarks
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf $(VENV) build dist demo docs/_build docs/reference *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest build dist demo docs/_build docs/reference *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made or refused with one line; runs each time, so that a wrong Python is noticed.

@@ -31,7 +31,12 @@ from vizoo.vision.inference import folded, optimize
 from vizoo.vision.int8 import quantize
 
 REST = "int8, rest bfloat16"
-MODELS = ("easnet_scaled.two_thirds", "easnet_small", "easnet_light", "fadnet_plus_tiny")
+MODELS = (
+    "easnet_scaled.two_thirds",
+    "fadnet_plus_tiny.worlds",
+    "easnet_small.worlds",
+    "easnet_light",
+)
 FORMS = {
     "onnxruntime": {"float32": torch.float32, "int8": torch.float32},
     "openvino": {
@@ -182,8 +187,8 @@ def about(options: argparse.Namespace) -> str:
         f"{height}x{width}, batch 1: the least of {options.repeat} calls in turns within "
         "one process, and how many times as fast as PyTorch's float32 that is; the peak memory of "
         f"a process that runs a pair; mean errors over {SCENES} generated scenes. Float16 is how "
-        "OpenVINO's weights are stored, bfloat16 what it computes in, in the last line what of an "
-        "int8 file is not in int8. Of int8 the last column says which parts stayed in float to "
+        "OpenVINO's weights are stored, bfloat16 what it computes in, or in `int8, rest bfloat16` "
+        "what is not in int8. Of int8 the last column says which parts stayed in float to "
         f"keep to {options.max_loss:g} px; and of what a network refuses, why."
     )
 

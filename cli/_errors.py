@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress_bar
 from ..common.quantities import show_joules, show_quantity
-from ._evaluations import ended_by_sigterm
 
 if TYPE_CHECKING:
     from torch import nn

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -87,7 +84,7 @@ def evaluator(
     """What measures the error of a subnet on the validation data of --data."""
     from ..vision.configs.task import FitConfig
 
-    errors = FitConfig.read(args.data).errors(
+    return FitConfig.read(args.data).errors(
         leaves,
         args.metric,
         mode=mode_of(args),
@@ -95,20 +92,6 @@ def evaluator(
         val_batches=args.val_batches,
         device=device,
     )
-    return ended_by_sigterm()(errors)
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM ends the command, with 143.
-
-    Lightning would let it go on in a last batch, and end with 0 in any other.
-    """
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def open_evaluations(

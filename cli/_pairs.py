@@ -237,6 +237,7 @@ def _expand(text: str) -> list[Path]:
     try:
         return expand(text)
     except FileNotFoundError as error:
+        # Before Python 3.11 "*/" gives files too.
         folders = filter(Path.is_dir, sorted(Path(text).glob("*")))
         inner = next(filter(None, map(_pair_of, folders)), None)
         if inner is None:

@@ -7,8 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress
-from ._evaluations import ended_by_sigterm
 
 if TYPE_CHECKING:
     from ..classification.comparison.compare import Comparison

@@ -13,6 +13,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
+from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress_bar
 from ._evaluations import (
     add_evaluation,
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             due = time.perf_counter() + _SAVE_EVERY
 
     try:
-        with progress_bar("evaluating subnets") as tell:
+        with progress_bar("evaluating subnets") as tell, ended_by_sigterm():
             ranking = rank(
                 leaves, evaluate, chosen, evaluations=evaluations, keep=keep, report=tell
             )

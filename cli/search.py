@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress
 from ..common.quantities import show_quantity
 from ._evaluations import (
@@ -101,11 +102,12 @@ def run(args: argparse.Namespace) -> int:
     # Costs depend on shapes alone, so the supernet itself is free to go where it is evaluated.
     net.to(device)
     if (job := job_store()) is not None and job[0] > 0:
-        serve(evaluate, job[1])
+        with ended_by_sigterm():
+            serve(evaluate, job[1])
         return 0
     evaluations, kept_at = open_evaluations(args, leaves, space)
     executor = QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate)
-    with executor, progress() as report:
+    with executor, progress() as report, ended_by_sigterm():
         searched = search(
             bench,
             evaluate,

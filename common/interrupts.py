@@ -9,10 +9,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["noted_signals"]
+__all__ = ["ended_by_sigterm", "noted_signals"]
 
 _ASKING = ("SIGINT", "SIGTERM", "SIGHUP")
 _INSISTING = 3  # signals
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Within the block SIGTERM ends the process, with 143; where it is ignored it stays so.
+
+    Lightning's loops would end with 0, or in a last batch go on. For the main thread.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    heard = before not in (signal.SIG_IGN, None)
+    if heard:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        if heard:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

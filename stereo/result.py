@@ -224,10 +224,13 @@ class StereoResult:
             why = f"nothing within {limit:g} m" if (depth > 0).any() else "no disparity is known"
             warnings.warn(f"no point cloud written: {why}", stacklevel=3)
             return written
-        step = -(-len(points) // _SHOWN)  # each that is shown stands for so many
-        size = depth.shape[0] // step, depth.shape[1] // step
-        shown, shades, focal = points[::step], colours[::step], camera.focal / step
-        view = cloud_picture(shown, shades, source_focal=focal, source_size=size)
+        step = -(-len(points) // _SHOWN)
+        view = cloud_picture(
+            points[::step],
+            colours[::step],
+            source_focal=camera.focal / step,  # dots as wide as the gaps along a row
+            source_size=(depth.shape[0] // step, depth.shape[1] // step),
+        )
         write_image(target("cloud.png"), view)
         with write_ply(target("cloud.ply")) as ply:
             ply.write(points, colours)

@@ -58,6 +58,7 @@ def test_help_lists_every_target(root):
         "help",
         "demo",
         "test",
+        "lowest",
         "lint",
         "docs",
         "bench",

@@ -254,7 +254,7 @@ def _facts(net: nn.Module, job: Job, weights: str | None) -> dict[str, Any]:
         axes = job.axes[index] if job.axes else {}
         shape = [axes.get(axis, length) for axis, length in enumerate(x.shape)]
         facts = {"name": name, "shape": shape, "dtype": str(x.dtype).removeprefix("torch.")}
-        if x.dim() == 4 and x.shape[1] == 3 and x.max() <= 1:  # else no picture
+        if x.dim() == 4 and x.shape[1] == 3 and 0 <= x.min() <= x.max() <= 1:
             facts |= {"channels": "RGB", "range": [0, 1]}
         inputs.append(facts)
     return {

@@ -65,6 +65,8 @@ class StereoPairs(StereoDataset):
 class PairList(StereoDataset):
     """Pairs named by a list file.
 
+    Warns (``UserWarning``) where only some of the lines name a disparity map.
+
     Args:
         list_file: the list.
         root: what its paths are relative to; None: the folder of the list.
@@ -98,6 +100,13 @@ class PairList(StereoDataset):
             },
             expected="lines 'left right [disparity]'",
         )
+        without = sum(record.disparity is None for record in records)
+        if 0 < without < len(records):
+            warnings.warn(
+                f"list {path}: {without} of {len(records)} lines name no disparity map; a training "
+                "learns nothing from their pairs",
+                stacklevel=2,
+            )
         super().__init__(records, transform)
 
 

@@ -198,10 +198,13 @@ def _photograph(path: Path) -> Tensor:
     try:
         with Image.open(path) as image:
             image.draft("RGB", (_SIDE, _SIDE))  # of a large JPEG only what is needed is decoded
-            grey16 = image.mode.startswith("I;16")  # Pillow would make white of all above 255
-            picture = (image.point(lambda value: value / 256) if grey16 else image).convert("RGB")
+            if image.mode.startswith("I"):  # of 16 bits; Pillow makes white of all above 255
+                bright = np.asarray(image).clip(0, 65535) // 256
+                picture = Image.fromarray(bright.astype(np.uint8)).convert("RGB")
+            else:
+                picture = image.convert("RGB")
     except Exception as error:  # a decoder meets damage in many ways
-        raise ValueError(f"textures: {path}: damaged or unsupported image: {error}") from error
+        raise ValueError(f"textures: {path}: cannot be read as an image: {error}") from error
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
     square = picture.crop((left, top, left + side, top + side))

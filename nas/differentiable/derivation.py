@@ -131,8 +131,8 @@ def _shares(space: SearchSpace, probabilities: _Probabilities) -> dict[str, dict
             )
         if not all(map(math.isfinite, own)):
             raise ValueError(
-                f"choice {choice.name!r} has probabilities that are not finite: the search has "
-                "diverged; take smaller learning rates"
+                f"choice {choice.name!r} has probabilities that are not finite; if a search "
+                "gave them, it has diverged: take smaller learning rates"
             )
         shares[choice.name] = dict(zip(choice.values, own, strict=True))
     return shares

@@ -264,6 +264,16 @@ def test_refused(tmp_path, monkeypatch, sources, words):
     assert words in str(error.value) and "\n" not in str(error.value)
 
 
+def test_opencv_before_4_13_is_quietened_too(tmp_path, monkeypatch):
+    levels = []
+    monkeypatch.delattr(cv2.utils, "logging", raising=False)
+    monkeypatch.setattr(cv2, "setLogLevel", lambda level: levels.append(level) or 3, raising=False)
+    (tmp_path / "text.mp4").write_text("no video\n")
+    with pytest.raises(ValueError, match="no video"):
+        open_sequence(tmp_path / "text.mp4")
+    assert levels == [0, 3] * (len(levels) // 2) and levels
+
+
 @pytest.mark.parametrize("layout", ["side-by-side", "auto"])
 def test_an_odd_picture_cannot_be_halved(camera, layout):
     left, right = next(views(1))

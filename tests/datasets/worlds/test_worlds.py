@@ -197,7 +197,7 @@ def test_meshes_and_surroundings_are_taken(tmp_path):
         ("meshes/dot.obj", "v 0 0 0\n", "dot.obj: no triangle"),
         ("panoramas/square.png", None, "square.png: 40x40 pixels: want twice as wide"),
         ("meshes", "", "no such folder"),
-        ("textures/cut.jpg", "JFIF", r"textures: .*cut\.jpg: damaged or unsupported"),
+        ("textures/cut.jpg", "JFIF", r"textures: .*cut\.jpg: cannot be read as an image"),
     ],
 )
 def test_bad_stock(tmp_path, name, content, message):

@@ -241,7 +241,7 @@ def test_most_likely_within_a_limit():
         most_likely(SPACE, PROBABILITIES, [never])
     with pytest.raises(ValueError, match="choice 'a' has 3 values, but 2 probabilities"):
         most_likely(SPACE, {"a": [0.5, 0.5]})
-    with pytest.raises(ValueError, match="choice 'a' has .* not finite: the search has diverged"):
+    with pytest.raises(ValueError, match="choice 'a' has .* not finite; if a search"):
         most_likely(SPACE, {"a": [math.nan] * 3})
 
 
