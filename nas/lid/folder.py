@@ -194,7 +194,7 @@ class TreeFolder:
         return self.path / ".locks" / f"{name}.held"
 
     def _lock(self, name: str) -> FileLock:
-        return FileLock(self.path / ".locks" / f"{name}.lock")
+        return FileLock(self.path / ".locks" / f"{name}.lock", thread_local=False)
 
     def _sign(self, name: str) -> float:
         try:
