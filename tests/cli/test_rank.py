@@ -132,9 +132,10 @@ def test_sigterm_ends_it_and_what_is_evaluated_is_kept(cells, monkeypatch):
 
     monkeypatch.setattr(FitConfig, "evaluate", EVALUATE)
     monkeypatch.setattr(ClassificationTask, "validation_step", terminated)
+    handler = signal.getsignal(signal.SIGTERM)
     assert rank("--samples", "5") == 143 and len(batches) == 3
     assert len(Evaluations.load("ranking/evaluations.json", cells[1].space).errors) == 2
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 def test_a_benchmark_of_another_space_is_refused(capsys, cells):
