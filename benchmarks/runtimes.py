@@ -94,11 +94,11 @@ def files(model: str, folder: Path, max_loss: float, tell: Callable[[str], None]
     for runtime, precisions in FORMS.items():
         form = FORMATS["onnx" if runtime == "onnxruntime" else runtime]
         for precision in precisions:
-            file = folder / f"{model}_{precision}{form.suffixes[0]}"
-            plain = folder / f"{model}_float32{form.suffixes[0]}"
             if precision == REST:
                 found[runtime, precision] = found[runtime, "int8"]
                 continue
+            file = folder / f"{model}_{precision}{form.suffixes[0]}"
+            plain = folder / f"{model}_float32{form.suffixes[0]}"
             tell(f"{model}: {runtime}, {precision}")
             try:
                 found[runtime, precision] = written(net, form, file, plain, precision)

@@ -16,7 +16,7 @@ __all__ = ["PairGeometry", "check_pair", "matched_points", "measure_pair", "requ
 
 _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
 _FEWEST = 25  # matches below which nothing is said
-_ROWS_OFF = 1.5  # pixels: networks tolerate about one, and rectified pairs measure up to 0.4
+_ROWS_OFF = 1.5  # pixels: networks tolerate about one, and rectified pairs measure up to 0.31
 _SWAPPED_SHARE = 0.75
 REMEDY = (
     "`vizoo rectify` does that by the cameras' calibration, and `vizoo infer stereo "

@@ -437,8 +437,9 @@ def test_sigterm_is_no_success(write, tmp_path, monkeypatch):
         return step(*args)
 
     monkeypatch.setattr(ClassificationTask, "training_step", terminated)
+    handler = signal.getsignal(signal.SIGTERM)
     assert main(["compare", "--config", write(), "--out", str(tmp_path / "out")]) == 143
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == handler
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):

@@ -397,10 +397,13 @@ def test_a_table_goes_on_and_serves(net, tmp_path):
         vizoo.latency_table(net, "table.json", **{**settings, "size": (16, 32)})
     limit = sum(table.of(sample) for sample in table.samples[:2]) / 2
     subnet = vizoo.best_subnet(net, {"latency": limit}, table=table)
-    front = vizoo.search(net, lambda _: 1.0, table=table, samples=12, generations=1, verify=0)
+    tried = [search_space(net).smallest()]
+    front = vizoo.search(
+        net, lambda a: tried.append(a) or 1.0, table=table, samples=12, generations=1, verify=0
+    )
     predict = table.regressor("latency")
-    fastest, smallest = front.rows[0].architecture, search_space(net).smallest()
-    assert front.cost == "latency" and predict(fastest) <= predict(smallest)
+    least = predict(front.rows[0].architecture)  # who that is depends on what was measured
+    assert front.cost == "latency" and len(tried) > 12 and least <= min(map(predict, tried)) + 1e-9
     for call in (vizoo.best_subnet, vizoo.search):
         wrong = {"latency": 1.0} if call is vizoo.best_subnet else (lambda _: 1.0)
         with pytest.raises(ValueError, match="measured under other conditions: input 16x24"):
