@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.futures import Future
 
 from ...space import Architecture
-from ..gradients.hooks import CommHook
+from ..gradients.hooks import CommHook, devices_of
 from ..gradients.regions import active_regions, grid
 
 __all__ = ["Compressor", "Item"]
@@ -33,16 +33,15 @@ class _CommThread:
 
     def __init__(self, device: torch.device) -> None:
         self.group = _second_group(dist.group.WORLD)
-        self._cuda = device if device.type == "cuda" else None
-        self._stream = torch.cuda.Stream(device) if self._cuda else None
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._tasks: queue.SimpleQueue = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
     def submit(self, work: Callable[[], None], result: Tensor) -> Future[Tensor]:
         """A future of `result`, complete when `work` has been done."""
-        future: Future[Tensor] = Future(devices=[self._cuda] if self._cuda else [])
-        ready = torch.cuda.current_stream().record_event() if self._cuda else None
+        future: Future[Tensor] = Future(devices=devices_of(result))
+        ready = torch.cuda.current_stream().record_event() if self._stream is not None else None
         self._tasks.put((work, result, future, ready))
         return future
 

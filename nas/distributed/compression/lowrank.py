@@ -79,7 +79,11 @@ class ACPSGD(Compressor):
             mean = part.view_as(sent)
             if finite:
                 self._keep_rest(name, gradient, matrix, (sent, fixed) if even else (fixed, sent))
-                self._keep_factors(name, *((mean, fixed) if even else (fixed, mean)))
+                changed = (mean, fixed) if even else (fixed, mean)
+                for kept, places, values in zip(
+                    self.factors[name], self._places(name), changed, strict=True
+                ):
+                    kept[places] = values
                 self.turns[name] = self.turns.get(name, 0) + 1
             torch.mm(*((mean, fixed.T) if even else (fixed, mean.T)), out=matrix)
             if matrix.data_ptr() != gradient.data_ptr():
@@ -92,15 +96,15 @@ class ACPSGD(Compressor):
 
     def state_dict(self) -> dict[str, Any]:
         """The factors besides what was left out, and whose turn it is."""
-        factors = {name: list(pair) for name, pair in self.factors.items()}
+        factors = {name: [factor.clone() for factor in pair] for name, pair in self.factors.items()}
         return {**super().state_dict(), "factors": factors, "turns": dict(self.turns)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the factors to the gradients' device."""
+        """Take copies of the factors, which change in place, to the gradients' device."""
         super().load_state_dict(state)
         self.turns = dict(state["turns"])
         self.factors = {
-            name: (p.to(self.device), q.to(self.device))
+            name: (p.to(self.device, copy=True), q.to(self.device, copy=True))
             for name, (p, q) in state["factors"].items()
         }
 
@@ -132,12 +136,6 @@ class ACPSGD(Compressor):
             torch.addmm(matrix, p, q.T, alpha=-1, out=self.residuals[name].view_as(matrix))
         elif self.error_feedback:
             self.keep(name, torch.addmm(matrix, p, q.T, alpha=-1).view_as(gradient))
-
-    def _keep_factors(self, name: str, *changed: Tensor) -> None:
-        p, q = kept = [factor.clone() for factor in self.factors[name]]
-        for factor, values, places in zip(kept, changed, self._places(name), strict=True):
-            factor[places] = values
-        self.factors[name] = p, q
 
     def _places(self, name: str) -> tuple[Tensor | slice, Tensor | slice]:
         """Rows and columns of a matrix that the step uses."""

@@ -104,15 +104,12 @@ class TopK(_Sparse):
         if self.auto:
             self.densities, self._times = {}, ReadyTimes(model)
             self._times.skip = True
-            self._sizes = {name: p.numel() for name, p in model.named_parameters()}
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Average a bucket; after the first steps densities are chosen."""
-        first = bucket.index() == 0
-        if self._times is not None and first and self.step + 1 >= self.start_step:
-            times, self._times = self._times, None
-            times.close()
-            self._ready = times.medians()
+        if self._times is not None and bucket.index() == 0 and self.step + 1 >= self.start_step:
+            self._ready = self._times.medians()
+            self._stop()
         future = super().reduce(bucket)
         if self._times is not None and bucket.is_last():  # not within a pass, which began unnoticed
             self._times.skip = self.step < 1  # buckets are made anew after the first step
@@ -128,7 +125,7 @@ class TopK(_Sparse):
         link = Link(self.world_size, alpha, beta or _LEAST_BETA)
         names, before = list(ready), [0.0, *ready.values()]
         times = {name: ready[name] - start for name, start in zip(names, before, strict=False)}
-        sizes = {name: self._sizes[name] for name in names}
+        sizes = {name: self.shapes[name].numel() for name in names}
         densities = lags_densities(sizes, times, link.hop, link.byte, self.world_size)
         agreed = [{n: 1.0 if sizes[n] < _SMALL else d for n, d in densities.items()}]
         dist.broadcast_object_list(agreed, 0, group, self.device)
@@ -174,13 +171,12 @@ class TopK(_Sparse):
 
     def _average(self, items: list[Item]) -> None:
         u = self._flattened(items)
-        groups = [("", u.numel())]
-        if self.per_layer:
-            groups = [(name, gradient.numel()) for name, gradient in items]
+        groups = [(name, g.numel()) for name, g in items] if self.per_layer else [("", len(u))]
+        select = _largest if self.selector == "exact" else _gaussian
         chosen, start = [], 0
         for name, size in groups:
             count = self.count(size, self.densities.get(name))
-            chosen.append(self._select(u[start : start + size], count) + start)
+            chosen.append(select(u[start : start + size], count) + start)
             start += size
         index = torch.cat(chosen)
         values = u[index]
@@ -196,11 +192,6 @@ class TopK(_Sparse):
         u[index] = 0.0
         finite = bool(torch.isfinite(everyone[:, len(index) :]).all())
         self.finish(items, mean.div_(self.world_size), u, finite)
-
-    def _select(self, u: Tensor, count: int) -> Tensor:
-        if self.selector == "exact":
-            return _largest(u, count)
-        return _gaussian(u, count, min(u.numel(), math.ceil(4 * count / 3)))
 
 
 class GTopK(_Sparse):
@@ -246,6 +237,7 @@ class GTopK(_Sparse):
         index, partner = own, self.rank ^ paired
         if self.rank >= paired:
             self._send(_pack(index, values), partner)
+            index, values = _unpack(self._receive(count, partner))
         else:
             if partner < self.world_size:
                 index, values = self._merge(index, values, self._receive(count, partner), left, 1)
@@ -256,8 +248,6 @@ class GTopK(_Sparse):
                 index, values = self._merge(index, values, other, left, span)
             if partner < self.world_size:
                 self._send(_pack(index, values), partner)
-        if self.rank >= paired:
-            index, values = _unpack(self._receive(count, partner))
         mean = torch.zeros_like(u)
         mean[index] = values / self.world_size
         if self.feedback == "paper":
@@ -274,7 +264,7 @@ class GTopK(_Sparse):
         return kept
 
     def _send(self, message: Tensor, to: int) -> None:
-        self.bytes_sent += 4 * message.numel()
+        self.bytes_sent += message.nbytes
         dist.send(message, to, group=self.thread.group)
 
     def _receive(self, count: int, sender: int) -> Tensor:
@@ -283,7 +273,7 @@ class GTopK(_Sparse):
         return message
 
     def _exchange(self, message: Tensor, peer: int) -> Tensor:
-        self.bytes_sent += 4 * message.numel()
+        self.bytes_sent += message.nbytes
         received, group = torch.empty_like(message), self.thread.group
         both = (dist.isend, message), (dist.irecv, received)
         for work in dist.batch_isend_irecv([dist.P2POp(f, x, peer, group) for f, x in both]):
@@ -306,12 +296,13 @@ def _largest(u: Tensor, count: int) -> Tensor:
     return size.topk(count).indices
 
 
-def _gaussian(u: Tensor, count: int, capacity: int) -> Tensor:
+def _gaussian(u: Tensor, count: int) -> Tensor:
     """Places of about the `count` largest entries, by a normal distribution's threshold.
 
-    They are `capacity` places: of more candidates the largest, and where there are fewer the rest
+    They are a third more: of more candidates the largest, and where there are fewer the rest
     repeats the place 0.
     """
+    capacity = min(len(u), math.ceil(4 * count / 3))
     spread, centre = torch.std_mean(u, correction=0)
     share = torch.tensor(1 - count / (2 * u.numel()), dtype=torch.float64)
     threshold = (centre + spread * torch.special.ndtri(share).to(u)).clamp(min=0.0)

@@ -33,8 +33,6 @@ class Eva(Preconditioner):
         momentum: weight of the new in the running means; the first step's is 1.
     """
 
-    _started = False
-
     def entries(self, layer: Layer) -> tuple[int, int]:
         """Lengths of the mean input and of the mean gradient of an output."""
         return layer.inputs, layer.outputs
@@ -51,7 +49,6 @@ class Eva(Preconditioner):
         """Lay the running means of all layers out in one vector."""
         sizes = [sum(self.entries(layer)) for layer in self.layers]
         self._sizes = torch.tensor(sizes, device=self.device)
-        self._started = True
         self._known = torch.zeros(len(sizes), dtype=torch.bool, device=self.device)
         self._means = torch.zeros(sum(sizes), dtype=self.dtype, device=self.device)
         self._parts = [
@@ -76,10 +73,6 @@ class Eva(Preconditioner):
         self._means.lerp_(total / count, share)
         self._known |= present
 
-    def known(self, layer: Layer) -> Tensor:
-        """Whether the layer has been used; a scalar bool on the device, for which nobody waits."""
-        return self._known[layer.index]
-
     def vectors(self, layer: Layer) -> tuple[Tensor, Tensor]:
         """The running means a (inputs,) and b (outputs,) of a layer."""
         return self._parts[layer.index]
@@ -93,7 +86,7 @@ class Eva(Preconditioner):
 
     def state_dict(self) -> dict[str, Any]:
         """The running means (a, b) by layer."""
-        if not self._started:
+        if self._known is None:  # before the start
             return self._resumed
         known = self._known.tolist()
         return {

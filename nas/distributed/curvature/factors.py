@@ -66,12 +66,9 @@ def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float)
     mean = matrix.diagonal().mean()
     for more in (0.0, 1e-3, 1e-1):
         shifted = matrix + (more * mean + (damping if form == "inverse" else 0.0)) * one
-        if form == "inverse":
-            lower, failed = torch.linalg.cholesky_ex(shifted)
-            if not failed:
-                return [torch.cholesky_inverse(lower).contiguous()]
-            continue
         try:
+            if form == "inverse":
+                return [torch.cholesky_inverse(torch.linalg.cholesky(shifted)).contiguous()]
             values, vectors = torch.linalg.eigh(shifted)
         except torch.linalg.LinAlgError:
             continue

@@ -143,17 +143,12 @@ class KFACPreconditioner(Preconditioner):
         ]
         error = self._decompose(due)
         flags = [layer.name in self.solvers for layer in self.layers]
-        *known, failed = self._of_any([*flags, error is not None])
+        *self._known, failed = self._of_any([*flags, error is not None])
         if failed:  # together: the others would wait for one that raises alone
             raise error or ValueError(
                 "a factor of the curvature cannot be decomposed in another process: take a smaller "
                 "learning rate or more damping"
             )
-        self._known = known
-
-    def known(self, layer: Layer) -> bool:
-        """Whether the layer has been decomposed, on whichever process."""
-        return self._known[layer.index]
 
     def precondition(self, layers: list[Layer], gradients: list[Tensor]) -> list[Tensor]:
         """Solve with the decompositions; owners send what is theirs to the others."""

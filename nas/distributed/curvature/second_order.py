@@ -44,6 +44,7 @@ class Preconditioner(Callback):
     step = 0
     degree = 1
     """To which power of b `respond` is."""
+    _known: Any = None  # of each layer, once started: a list, or a tensor for which nobody waits
 
     def __init__(
         self, damping: float = 0.03, kl_clip: float = 0.001, momentum: float = 0.95
@@ -87,7 +88,7 @@ class Preconditioner(Callback):
 
     def known(self, layer: Layer) -> Tensor | bool:
         """Whether something of the layer is known; its gradient stays as it is otherwise."""
-        raise NotImplementedError
+        return self._known[layer.index]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Find the layers."""
@@ -150,9 +151,8 @@ class Preconditioner(Callback):
                 self.update()
             self._seen.clear()
             layers = [layer for layer in self.layers if layer.module.weight.grad is not None]
-            gradients = [layer.gradient(self.dtype) for layer in layers]
             if layers:
-                self._write(optimizer, layers, gradients, self.precondition(layers, gradients))
+                self._write(optimizer, layers)
         self.step += 1
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -213,13 +213,9 @@ class Preconditioner(Callback):
         with torch.autocast(x.device.type, enabled=False):
             return measure(layer, x.detach().to(torch.promote_types(x.dtype, torch.float32)))
 
-    def _write(
-        self,
-        optimizer: Optimizer,
-        layers: list[Layer],
-        gradients: list[Tensor],
-        preconditioned: list[Tensor],
-    ) -> None:
+    def _write(self, optimizer: Optimizer, layers: list[Layer]) -> None:
+        gradients = [layer.gradient(self.dtype) for layer in layers]
+        preconditioned = self.precondition(layers, gradients)
         rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
         known = [torch.as_tensor(self.known(layer), device=self.device) for layer in layers]
         both = list(zip(layers, gradients, preconditioned, known, strict=True))

@@ -86,8 +86,7 @@ class CommHook:
         so far lies in the buffer, and travels with a pass of their own.
         """
         pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-        used = ((p, g) for p, g in pairs if p.requires_grad and p.grad is not None)
-        return [(p, _laid_out(gradient, p)) for p, gradient in used]
+        return [(p, _laid_out(g, p)) for p, g in pairs if p.requires_grad and p.grad is not None]
 
 
 class AllReduce(CommHook):

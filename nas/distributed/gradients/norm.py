@@ -67,18 +67,13 @@ class _Synced(_BatchNorm):
         if self.affine:
             weight, bias = take(self.weight, 0, where), take(self.bias, 0, where)
             y = y * weight.view(shape) + bias.view(shape)
-        self._track(where, mean.detach(), variance.detach() * size / (size - 1))
+        if self.track_running_stats:
+            steps = self.num_batches_tracked.add_(1)
+            share = 1.0 / float(steps) if self.momentum is None else self.momentum
+            found = mean.detach(), variance.detach() * size / (size - 1)
+            for kept, new in zip((self.running_mean, self.running_var), found, strict=True):
+                put(kept, where, torch.lerp(take(kept, 0, where), new.to(kept.dtype), share))
         return y.to(x.dtype)
-
-    def _track(self, where: tuple[tuple[int, int], ...], mean: Tensor, variance: Tensor) -> None:
-        if not self.track_running_stats:
-            return
-        self.num_batches_tracked.add_(1)
-        share = self.momentum
-        if share is None:
-            share = 1.0 / float(self.num_batches_tracked)
-        for kept, new in ((self.running_mean, mean), (self.running_var, variance)):
-            put(kept, where, torch.lerp(take(kept, 0, where), new.to(kept.dtype), share))
 
 
 class _Sum(torch.autograd.Function):

@@ -8,7 +8,6 @@ forward pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fnmatch import fnmatch
 from functools import partial
 from typing import Any, cast
 
@@ -25,8 +24,6 @@ from ...training.evaluation import Task
 from ...training.task import SupernetTask, check_averages
 
 __all__ = ["FSDP2Strategy"]
-
-_METHODS = ("forward_*", "losses", "predict")  #: what tasks call of a network beside `forward`
 
 
 class FSDP2Strategy(ModelParallelStrategy):
@@ -123,7 +120,7 @@ def _shard(task: Task, device: torch.device, mesh: DeviceMesh, reshard: bool) ->
     fully_shard(net, mesh=mesh, reshard_after_forward=False)
     # Else their first call would make roots of the blocks, and the network could not be one.
     for name in dir(net):
-        if any(fnmatch(name, pattern) for pattern in _METHODS):
+        if name.startswith("forward_") or name in ("losses", "predict"):
             register_fsdp_forward_method(net, name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import gc
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,17 +73,17 @@ class HookDDPStrategy(DDPStrategy):
         super().__init__(**kwargs)
         self.hook = self._plain_hook(hook) or _make_hook(hook)
         self.plan = plan
-        self._epoch: int | None = None
+        self._way = None if plan is None else plan.apply
         self._resuming = False
         self._resumed: dict[str, Any] | None = None
         if self.hook.needs_unused and self._ddp_kwargs.get("static_graph"):
             raise ValueError("static_graph: subnets change from step to step; leave it out")
         if plan is not None and self.hook.single_bucket:
             raise ValueError("plan: powersgd keeps its state by bucket; leave it out")
-        if isinstance(self.hook, TorchHook) and self._plans_by("hook"):
+        if isinstance(self.hook, TorchHook) and self._way == "hook":
             raise ValueError("plan: a ddp_comm_hook takes PyTorch's own buckets; apply caps")
         unused = self.hook.needs_unused or self._ddp_kwargs.get("find_unused_parameters")
-        if unused and self._plans_by("caps"):
+        if unused and self._way == "caps":
             raise ValueError(_CAPS)
 
     def train_subnets(self, net: nn.Module, architectures: Sequence[Architecture]) -> None:
@@ -106,7 +107,7 @@ class HookDDPStrategy(DDPStrategy):
     def configure_ddp(self) -> None:
         """Set what the hook needs of DistributedDataParallel before it wraps the task."""
         if self.hook.needs_unused or isinstance(self.lightning_module, SupernetTask):
-            if self._plans_by("caps"):
+            if self._way == "caps":
                 raise ValueError(_CAPS)
             if self.hook.single_bucket:
                 raise ValueError(
@@ -119,11 +120,11 @@ class HookDDPStrategy(DDPStrategy):
             self._ddp_kwargs |= {"find_unused_parameters": True, **own_buffers()}
         if self.hook.single_bucket and self.root_device.type == "cpu":
             self._ddp_kwargs["bucket_cap_mb"] = 1 << 20
-        if self._plans_by("hook"):
+        if self._way == "hook":
             self._ddp_kwargs["bucket_cap_mb"] = 0  # a bucket for each parameter
-        if self._plans_by("caps"):
+        if self._way == "caps":
             self._ddp_kwargs.pop("bucket_cap_mb_list", None)  # of an earlier fit
-        self._epoch = None
+        self._epoch: int | None = None
         super().configure_ddp()
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -142,17 +143,10 @@ class HookDDPStrategy(DDPStrategy):
                     self._wrap_anew(self.plan.caps)
         return super().training_step(*args, **kwargs)
 
-    def pre_backward(self, closure_loss: torch.Tensor) -> None:
-        """Let the plan begin to measure."""
-        super().pre_backward(closure_loss)
-        if self.plan is not None:
-            self.plan.begin_backward()
-
-    def post_backward(self, closure_loss: torch.Tensor) -> None:
-        """Let the plan end its measurement."""
-        super().post_backward(closure_loss)
-        if self.plan is not None:
-            self.plan.end_backward()
+    def backward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Let the plan measure."""
+        with self.plan.measuring() if self.plan is not None else nullcontext():
+            return super().backward(*args, **kwargs)
 
     def _register_ddp_hooks(self) -> None:
         self.hook.setup(self._wrapped.module, self.root_device)
@@ -179,9 +173,6 @@ class HookDDPStrategy(DDPStrategy):
     @property
     def _scaler(self) -> torch.amp.GradScaler | None:
         return getattr(self.precision_plugin, "scaler", None)
-
-    def _plans_by(self, way: str) -> bool:
-        return self.plan is not None and self.plan.apply == way
 
     def _plain_hook(self, hook: str | CommHook) -> TorchHook | None:
         if self._ddp_comm_hook is None:

@@ -66,8 +66,7 @@ class Buffers:
             raise ValueError(f"{folder}: not a folder of this user alone; remove it")
         self.folder = folder
         self.paths = [folder / f"rank{rank}.{number}" for number in (0, 1)]
-        self._lock_path = folder / f"rank{rank}.lock"
-        self._lock = open(self._lock_path, "w")  # noqa: SIM115 - held until the process ends
+        self._lock = open(folder / f"rank{rank}.lock", "w")  # noqa: SIM115 - held to the end
         end = time.monotonic() + _WAIT
         while True:
             try:
@@ -80,7 +79,7 @@ class Buffers:
                         "it, or give this run a name of its own (run)"
                     ) from error
                 time.sleep(0.1)
-        self._open: tuple[Path, Tensor] | None = None
+        self._open: Tensor | None = None
 
     def held(self) -> dict[int, Header]:
         """The whole snapshots that are there, by generation."""
@@ -122,7 +121,7 @@ class Buffers:
                 os.posix_fallocate(file.fileno(), 0, _PAGE + int(size * _GROWTH))
         content = _mapped(path)
         content[:_PAGE] = 0
-        self._open = path, content
+        self._open = content
         return content[_PAGE : _PAGE + size]
 
     def seal(self, header: Header) -> None:
@@ -133,13 +132,13 @@ class Buffers:
             raise ValueError(
                 f"{len(header.members)} processes share parity: make parity_group less"
             )
-        _, content = cast("tuple[Path, Tensor]", self._open)
+        content = cast("Tensor", self._open)
         content[: len(page)] = torch.frombuffer(bytearray(page), dtype=torch.uint8)
         self._open = None
 
     def remove(self, others: bool = False) -> None:
         """Delete the snapshots of this process, or with `others` those of all on this machine."""
-        for path in self.folder.iterdir() if others else (*self.paths, self._lock_path):
+        for path in self.folder.iterdir() if others else (*self.paths, Path(self._lock.name)):
             path.unlink(missing_ok=True)
         self._lock.close()
         with suppress(OSError):  # other processes' are still there

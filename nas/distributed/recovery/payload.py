@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 import pickle
 from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ class Shared:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.tensors = list(tensors)
-        self.starts, self.length = _starts([t.numel() * t.element_size() for t in self.tensors])
+        self.starts, self.length = _starts([t.nbytes for t in self.tensors])
         kinds = [(str(t.dtype), tuple(t.shape), _order(t)) for t in self.tensors]
         self.digest = digest(repr(kinds))
 
@@ -55,7 +57,7 @@ class Shared:
         stop = start + len(out)
         for tensor, first in zip(self.tensors, self.starts, strict=True):
             low = max(first, start)
-            high = min(first + tensor.numel() * tensor.element_size(), stop)
+            high = min(first + tensor.nbytes, stop)
             if low < high:
                 part = _bytes(tensor)[low - first : high - first]
                 out[low - start : high - start].copy_(part, non_blocking=True)
@@ -89,8 +91,8 @@ def divide(checkpoint: Mapping[str, Any], shared: Collection[str]) -> tuple[dict
 def join(divided: Any, stream: Tensor) -> Any:
     """The checkpoint that `divide` took apart, with the bytes of all shared tensors (N,)."""
     leaves = tree_leaves(divided, is_leaf=_is_place)
-    places = {place[_PLACE]: place for place in leaves if _is_place(place)}
-    sizes = [_size(places[index]) for index in range(len(places))]
+    places = sorted(filter(_is_place, leaves), key=itemgetter(_PLACE))
+    sizes = [math.prod(place["shape"]) * place["dtype"].itemsize for place in places]
     starts, _ = _starts(sizes)
 
     def fill(value: Any) -> Any:
@@ -144,10 +146,6 @@ def _order(tensor: Tensor) -> list[int]:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.permute(_order(tensor)).contiguous().flatten().view(torch.uint8)
-
-
-def _size(place: dict[str, Any]) -> int:
-    return torch.Size(place["shape"]).numel() * place["dtype"].itemsize
 
 
 def _is_place(value: Any) -> bool:

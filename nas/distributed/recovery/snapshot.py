@@ -105,8 +105,7 @@ class InMemorySnapshot(Checkpoint):
             ValueError: the strategy does not keep replicas, there is no such folder, or another
                 process uses it.
         """
-        brief = trainer.fast_dev_run  # type: ignore[attr-defined]
-        if stage != "fit" or brief:
+        if stage != "fit" or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         if not isinstance(trainer.strategy, (DDPStrategy, SingleDeviceStrategy)):
             raise ValueError(
@@ -152,7 +151,8 @@ class InMemorySnapshot(Checkpoint):
         if self._random is not None:
             set_random_state(self._random)
             self._random = None
-            self._draws = not any(hasattr(x, "state_dict") for x in _loaders(trainer))
+            loaders = cast("CombinedLoader", trainer.fit_loop._combined_loader).flattened
+            self._draws = not any(hasattr(loader, "state_dict") for loader in loaders)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw an epoch's order from the random numbers of the snapshot behind the one before."""
@@ -204,10 +204,6 @@ class InMemorySnapshot(Checkpoint):
         self._step, self._taken = step, True
         self.seconds = time.perf_counter() - start
         pl_module.log("snapshot/seconds", self.seconds)
-
-
-def _loaders(trainer: Trainer) -> list[Any]:
-    return cast("CombinedLoader", trainer.fit_loop._combined_loader).flattened
 
 
 def _validates(trainer: Trainer, batch_idx: int) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
@@ -47,7 +48,6 @@ class SnapshotStore:
         parity_group: int = 1,
         persist_every: int = 0,
     ) -> None:
-        self._several = dist.is_available() and dist.is_initialized()
         self.rank, self.processes = rank_and_size()
         self.bytes = 0  #: size of this process's last snapshot, with its parity
         self.folders = [memory, disk] if persist_every else [memory]  #: where snapshots lie
@@ -83,7 +83,7 @@ class SnapshotStore:
             dist.all_gather_object(members, mine, group=self._parity.group)
             header = Header(self._generation, step, *mine, chunk, checksum(parity), tuple(members))
         self._buffers.seal(header)
-        self._wait()  # before anyone overwrites the one that all have
+        self._gathered(None)  # before anyone overwrites the one that all have
         self._committed, self.bytes = self._generation, length + chunk
         if self._disk is not None and self._generation % self._every == 0:
             self._disk.write(payload, header)
@@ -101,20 +101,19 @@ class SnapshotStore:
         header, payload, where = newest
         part = payload[header.own :]
         sizes = self._gathered(len(part))
-        mine = torch.zeros(max(sizes), dtype=torch.uint8)
-        mine[: len(part)] = part
-        parts = [mine]
-        if self._several:
-            parts = [torch.empty_like(mine) for _ in sizes]
-            dist.all_gather(parts, mine, group=self._group)
-        stream = torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-        return header.step, payload[: header.own], stream, where
+        stream = part
+        if self._group is not None:
+            # Only behind the last byte of all are shares shorter than the first.
+            stream = torch.empty(self.processes, sizes[0], dtype=torch.uint8)
+            share = F.pad(part, (0, sizes[0] - len(part)))
+            dist.all_gather(list(stream), share, group=self._group)
+        return header.step, payload[: header.own], stream.flatten()[: sum(sizes)], where
 
     def forget(self) -> None:
         """Delete all of them, once every process has come so far."""
         if self._disk is not None:
             self._disk.wait()
-        self._wait()
+        self._gathered(None)
         self._remove(others=False)
 
     def discard(self) -> None:
@@ -129,22 +128,19 @@ class SnapshotStore:
     def _agree(self, length: int, kinds: int) -> int:
         """Bytes of parity, if all processes can take a snapshot."""
         size = length if self._parity is None else length + self._parity.size(length)
-        fits = self._buffers.has_room(size, self._local)
-        numbers = torch.tensor([length, kinds, -kinds, 0 if fits else 1])
-        if self._several:
-            dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._group)
-        longest, largest, smallest, full = numbers.tolist()
-        if full:
+        mine = length, kinds, self._buffers.has_room(size, self._local)
+        lengths, digests, fits = zip(*self._gathered(mine), strict=True)
+        if not all(fits):
             raise ValueError(
                 f"{self._buffers.folder.parent}: too small for snapshots of {size / 1e6:.1f} MB of "
                 f"{self._local} processes, of which 2.4 times as much has to be free"
             )
-        if largest != -smallest:
+        if len(set(digests)) > 1:
             raise ValueError(
                 "the processes hold different parameters or states of optimisers: snapshots need "
                 "replicas, so an optimiser that is not divided among them"
             )
-        return 0 if self._parity is None else self._parity.size(longest)
+        return 0 if self._parity is None else self._parity.size(max(lengths))
 
     def _newest_of_all(self) -> tuple[Header, Tensor, str] | None:
         held = self._buffers.held()
@@ -161,8 +157,7 @@ class SnapshotStore:
             losses = self._gathered(len(mine))
             if all(losses[rank] == 1 for rank in lost):
                 self._committed = number
-                header, payload = self._rebuilt(number, held.get(number), mine)
-                return header, payload, "parity"
+                return *self._rebuilt(number, held.get(number), mine), "parity"
         on_disk = self._gathered(self._disk.whole() if self._disk else [])[0]
         if self._disk is None or not on_disk:
             return None
@@ -189,7 +184,7 @@ class SnapshotStore:
         return Header(number, known.step, length, own, crc32), rebuilt[:length]
 
     def _new_group(self) -> dist.ProcessGroup | None:
-        if not self._several:
+        if not (dist.is_available() and dist.is_initialized()):
             return None
         return cast("dist.ProcessGroup", dist.new_group(backend="gloo"))
 
@@ -202,13 +197,10 @@ class SnapshotStore:
                     mine = Parity(ranks, self.rank, group)
         return mine
 
-    def _wait(self) -> None:
-        if self._several:
-            dist.all_reduce(torch.tensor(self._generation), dist.ReduceOp.MIN, group=self._group)
-
     def _gathered(self, value: Any) -> list[Any]:
+        """The values of all processes, by rank; each of them has come so far."""
         values = [value] * self.processes
-        if self._several:
+        if self._group is not None:
             dist.all_gather_object(values, value, group=self._group)
         return values
 

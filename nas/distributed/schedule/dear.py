@@ -175,9 +175,7 @@ class _Group:
         share = -(-sum(self.sizes) // ranks)
         self.flat = first.new_zeros(share * ranks, requires_grad=False)
         self.shard = first.new_zeros(share, requires_grad=False)
-        self.scattered: dist.Work | None = None
         self.gathered: dist.Work | None = None
-        self.settings: list[dict[str, Any]] = []
 
     def scatter(self) -> None:
         filled = self.flat[: sum(self.sizes)]
@@ -209,7 +207,7 @@ class _DelayedUpdates:
         self._calls: dict[nn.Module, int] = {root: 0}
         self._groups: list[_Group] = []
         self._of: dict[nn.Parameter, _Group] = {}
-        self._before: dict[nn.Module, list[_Group]] = {}
+        self._before: dict[nn.Module, dict[_Group, None]] = {}  # in order
         self._trained = [
             p for group in optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
@@ -272,8 +270,7 @@ class _DelayedUpdates:
                 parameter.grad = None
 
     def _settings(self) -> list[dict[str, Any]]:
-        groups = self._optimizer.param_groups
-        return [{k: v for k, v in group.items() if k != "params"} for group in groups]
+        return [dict(group) for group in self._optimizer.param_groups]
 
     def _set(self, settings: list[dict[str, Any]]) -> None:
         for group, values in zip(self._optimizer.param_groups, settings, strict=True):
@@ -302,7 +299,7 @@ class _DelayedUpdates:
         for _, parameters in itertools.groupby(order, key=lambda p: (p.dtype, p.device)):
             held: list[nn.Parameter] = []
             for parameter in parameters:
-                size = sum(p.numel() * p.element_size() for p in (*held, parameter))
+                size = sum(p.nbytes for p in (*held, parameter))
                 if held and size > self._bytes:
                     self._groups.append(_Group(held))
                     held = []
@@ -311,9 +308,7 @@ class _DelayedUpdates:
         self._of = {p: group for group in self._groups for p in group.parameters}
         for parameter, modules in users.items():
             for module in modules:
-                groups = self._before.setdefault(module, [])
-                if self._of[parameter] not in groups:
-                    groups.append(self._of[parameter])
+                self._before.setdefault(module, {})[self._of[parameter]] = None
 
     def _collect(
         self, module: nn.Module, caller: nn.Module, users: dict[nn.Parameter, set[nn.Module]]

@@ -7,7 +7,8 @@ Deep Learning", TPDS 2021 (arXiv 1912.09268).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from typing import Any, Literal, cast
 
@@ -58,11 +59,12 @@ class GroupedHook(CommHook):
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Hold a bucket until its group is whole; its future comes with the group's message."""
         if not self._closing:
-            _at_end_of_backward(self._close)
+            # At the end of this backward pass, before gradients are used. The name is not public,
+            # and PyTorch has no other for it; a test holds it.
+            Variable._execution_engine.queue_callback(self._close)
             self._closing, self._sent = True, 0
         names = [self.hook.names[id(parameter)] for parameter in bucket.parameters()]
-        size = bucket.buffer().numel() * bucket.buffer().element_size()
-        self.buckets[bucket.index()] = names, size
+        self.buckets[bucket.index()] = names, bucket.buffer().nbytes
         future: Future[Tensor] = Future(devices=devices_of(bucket.buffer()))
         self._held.append((bucket, future))
         if self._full(bucket.index()):
@@ -82,8 +84,8 @@ class GroupedHook(CommHook):
     def _send(self) -> None:
         if not self._held:
             return
-        group = _Group([bucket for bucket, _ in self._held], self._sent)
-        futures = [future for _, future in self._held]
+        buckets, futures = zip(*self._held, strict=True)
+        group = _Group(buckets, self._sent)
         self._held, self._sent = [], self._sent + 1
 
         def finish(reduced: Future[Tensor]) -> None:
@@ -173,11 +175,9 @@ class MergePlan:
         self.caps: list[float] | None = None
         self._times: ReadyTimes | None = None
         self._planned_for: Any = None
-        self._passes = 0
 
     def setup(self, model: nn.Module, hook: CommHook, device: torch.device) -> CommHook:
         """Begin to measure; the hook to register in place of `hook`."""
-        self.close()
         self.model, self.device = model, device
         self.hook = GroupedHook(hook)
         self._planned_for, self.groups, self.caps = None, None, None
@@ -193,17 +193,17 @@ class MergePlan:
         if flag.item():
             self._measure()
 
-    def begin_backward(self) -> None:
-        """A backward pass begins."""
-        if self._times is not None:
-            self._times.skip = self._passes < self.warmup_steps
-            self._times.begin()
-
-    def end_backward(self) -> None:
-        """A backward pass has ended."""
-        if self._times is not None:
-            self._times.end()
-            self._passes += 1
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """A backward pass, which is measured while a plan is wanted."""
+        if (times := self._times) is None:
+            yield
+            return
+        times.skip = self._passes < self.warmup_steps
+        times.begin()
+        yield
+        times.end()
+        self._passes += 1
 
     def ready(self) -> bool:
         """Whether enough has been measured, so that all processes have to call `plan`."""
@@ -220,11 +220,8 @@ class MergePlan:
         if self.apply == "hook":
             buckets = [self.hook.buckets[index] for index in sorted(self.hook.buckets)]
         else:
-            order = sorted(
-                (name for name, p in parameters.items() if p.requires_grad),
-                key=lambda name: times.get(name, 0.0),
-            )
-            buckets = [([n], parameters[n].numel() * parameters[n].element_size()) for n in order]
+            order = sorted(parameters, key=lambda name: times.get(name, 0.0))
+            buckets = [([n], parameters[n].nbytes) for n in order if parameters[n].requires_grad]
         ready = accumulate((max(times.get(n, 0.0) for n in names) for names, _ in buckets), max)
         sizes = [size for _, size in buckets]
         groups = plan_groups(list(ready), sizes, *self.link)
@@ -262,11 +259,3 @@ def own_buffers() -> dict[str, bool]:
     known = inspect.signature(DistributedDataParallel).parameters
     new = "forward_sync_buffers"  # from PyTorch 2.13 on
     return {new if new in known else "broadcast_buffers": False}
-
-
-def _at_end_of_backward(call: Any) -> None:
-    """Call a function at the end of the backward pass that is running, before gradients are used.
-
-    The name is not public, and PyTorch has no other for it; a test holds it.
-    """
-    Variable._execution_engine.queue_callback(call)

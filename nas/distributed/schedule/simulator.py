@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .link import Link
 
@@ -49,7 +49,7 @@ class Step:
     ready: Sequence[float]
     shapes: Sequence[Sequence[int]]  #: of the gradients, in that order, float32
     #: entries of each that the step uses; empty where it is all of them
-    active: Sequence[int] = field(default=())
+    active: Sequence[int] = ()
 
     @property
     def sizes(self) -> list[float]:
@@ -102,9 +102,6 @@ def simulate(
         rest = iter(values)
         return [sum(itertools.islice(rest, count)) for count in groups]
 
-    def reduced(groups: Sequence[int], values: Sequence[float], way: str) -> float:
-        return ends(groups, [all_reduce(size) for size in in_buckets(groups, values)], way)
-
     kept = [8 * math.ceil(density * size / 4) for size in in_buckets(whole, used)]
     splits = [_factors(shape, rank) for shape in step.shapes]
     # One factor in turns, of whole matrices: how many rows a supernet uses is not known.
@@ -113,23 +110,24 @@ def simulate(
         for (p, q, rest), size in zip(splits, used, strict=True)
     ]
     power = sum(all_reduce(sum(parts)) for parts in zip(*splits, strict=True))
-    times = {
-        "plain": reduced(whole, sizes, "plain"),
-        "tensors": reduced([1] * len(sizes), sizes, "tensors"),
-        "single": reduced([len(sizes)], sizes, "single"),
-        "merged": reduced(plan, sizes, "merged"),
-        "fp16": reduced(whole, [size / 2 for size in sizes], "fp16"),
-        "powersgd": ends([len(sizes)], [power], "powersgd"),
-        "acpsgd": reduced(whole, one, "acpsgd"),
-        "topk": ends(whole, [link.alpha / 2 + others * size * link.byte for size in kept], "topk"),
-        "gtopk": ends(
-            whole, [(rounds + folded) * (link.hop + size * link.byte) for size in kept], "gtopk"
-        ),
+    reduced = {
+        "plain": (whole, sizes),
+        "tensors": ([1] * len(sizes), sizes),
+        "single": ([len(sizes)], sizes),
+        "merged": (plan, sizes),
+        "fp16": (whole, [size / 2 for size in sizes]),
+        "acpsgd": (whole, one),
+        "subnet": (whole, used),
     }
-    if step.active:
-        del times["powersgd"]
-        times["subnet"] = reduced(whole, used, "subnet")
-    return times
+    messages = {
+        way: (groups, [all_reduce(size) for size in in_buckets(groups, values)])
+        for way, (groups, values) in reduced.items()
+    }
+    messages["powersgd"] = [len(sizes)], [power]
+    messages["topk"] = whole, [link.alpha / 2 + others * size * link.byte for size in kept]
+    messages["gtopk"] = whole, [(rounds + folded) * (link.hop + size * link.byte) for size in kept]
+    left_out = "powersgd" if step.active else "subnet"
+    return {way: ends(*messages[way], way) for way in WAYS if way != left_out}
 
 
 def plan_groups(

@@ -93,9 +93,12 @@ class QueueExecutor(Executor):
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
         """Scores, in order, of this process and the others that have joined."""
         self._round += 1
-        jobs, scores = _Jobs(self.store, self._session, self._round), {}
-        jobs.publish(architectures)
+        jobs, scores = dist.PrefixStore(f"{self._session}/round{self._round}", self.store), {}
+        jobs.set("jobs", json.dumps([dict(architecture) for architecture in architectures]))
         self._announce(self._round)
+
+        def known(key: str) -> str | None:
+            return jobs.get(key).decode() if jobs.check([key]) else None
 
         def keep(index: int, answer: dict[str, Any]) -> None:
             if "error" in answer:
@@ -106,16 +109,16 @@ class QueueExecutor(Executor):
 
         def collect() -> None:
             for index in range(len(architectures)):
-                if index not in scores and (answer := jobs.answer(index)):
-                    keep(index, answer)
+                if index not in scores and (answer := known(f"answer/{index}")):
+                    keep(index, json.loads(answer))
 
-        while (index := jobs.claim("leader")) < len(architectures):
+        while (index := _claim(jobs, "leader")) < len(architectures):
             keep(index, {"score": float(self.evaluate(architectures[index]))})
             collect()
         while len(scores) < len(architectures):
             collect()
             for index in range(len(architectures)):
-                if index not in scores and self._lost(jobs.owner(index) or f"nobody {index}"):
+                if index not in scores and self._lost(known(f"owner/{index}") or f"nobody {index}"):
                     keep(index, {"score": float(self.evaluate(architectures[index]))})
             time.sleep(_PAUSE)
         return [scores[index] for index in range(len(architectures))]
@@ -171,10 +174,11 @@ def serve(evaluate: Evaluate, store: dist.Store) -> int:
             if number == "0" or current == seen:
                 time.sleep(_PAUSE)
                 continue
-            jobs, seen = _Jobs(store, session, int(number)), current
-            architectures = jobs.architectures()
-            while (index := jobs.claim(worker)) < len(architectures):
-                jobs.answer_with(index, _answer(evaluate, architectures[index]))
+            jobs, seen = dist.PrefixStore(f"{session}/round{number}", store), current
+            architectures = [Architecture(values) for values in json.loads(jobs.get("jobs"))]
+            while (index := _claim(jobs, worker)) < len(architectures):
+                answer = _answer(evaluate, architectures[index])
+                jobs.set(f"answer/{index}", json.dumps(answer))
                 count += 1
         dist.PrefixStore(joined, store).add("left", 1)
     except RuntimeError as error:
@@ -203,32 +207,8 @@ def _answer(evaluate: Evaluate, architecture: Architecture) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
 
 
-class _Jobs:
-    """One round of evaluations in the store."""
-
-    def __init__(self, store: dist.Store, session: str, number: int) -> None:
-        self.store = dist.PrefixStore(f"{session}/round{number}", store)
-
-    def publish(self, architectures: Sequence[Architecture]) -> None:
-        self.store.set("jobs", json.dumps([dict(architecture) for architecture in architectures]))
-
-    def architectures(self) -> list[Architecture]:
-        return [Architecture(values) for values in json.loads(self.store.get("jobs"))]
-
-    def claim(self, worker: str) -> int:
-        """The index of an architecture that no one has; at least their number if there is none."""
-        index = self.store.add("next", 1) - 1
-        self.store.set(f"owner/{index}", worker)
-        return index
-
-    def owner(self, index: int) -> str | None:
-        return self._known(f"owner/{index}")
-
-    def answer_with(self, index: int, answer: dict[str, Any]) -> None:
-        self.store.set(f"answer/{index}", json.dumps(answer))
-
-    def answer(self, index: int) -> dict[str, Any] | None:
-        return json.loads(self._known(f"answer/{index}") or "null")
-
-    def _known(self, key: str) -> str | None:
-        return self.store.get(key).decode() if self.store.check([key]) else None
+def _claim(jobs: dist.Store, worker: str) -> int:
+    """The index of an architecture that no one has; at least their number if there is none."""
+    index = jobs.add("next", 1) - 1
+    jobs.set(f"owner/{index}", worker)
+    return index

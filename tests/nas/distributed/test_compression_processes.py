@@ -199,7 +199,7 @@ def test_gaussian_selection_is_about_what_was_asked_for(kind):
         "constant": torch.ones(size),
         "one": torch.randn(1),
     }[kind]
-    places = _gaussian(u, min(count, len(u)), min(len(u), 134))
+    places = _gaussian(u, min(count, len(u)))
     assert len(places) == min(len(u), 134)
     chosen = places.unique()
     if kind in ("normal", "laplace", "shifted"):
