@@ -129,7 +129,7 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
     rows = []
     for layer, average in averages.items():
         width = sum(length for _, length in _active_parts(layer))
-        sums = _statistics(layer)[0].new_zeros(2 * width + 1, dtype=torch.float64)
+        sums = cast("Tensor", layer.running_mean).new_zeros(2 * width + 1, dtype=torch.float64)
         if average.weight:
             weighted = torch.cat([average.mean, average.variance]) * average.weight
             sums = torch.cat([weighted, weighted.new_full((1,), average.weight)])
@@ -146,19 +146,13 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
     return int(total[-1])
 
 
-def _set_statistics(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
-    where = _active_parts(layer)
-    for own, new in zip(_statistics(layer), (mean, variance), strict=True):
-        put(own, where, new)
+def _set_statistics(layer: Any, mean: Tensor, variance: Tensor) -> None:
+    put(layer.running_mean, _active_parts(layer), mean)
+    put(layer.running_var, _active_parts(layer), variance)
 
 
 def _active_parts(layer: _BatchNorm) -> tuple[Part, ...]:
     return layer.active.where if isinstance(layer, ElasticModule) else ((0, layer.num_features),)
-
-
-def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """Running mean and variance, each (channels,), of a layer that tracks them."""
-    return cast("tuple[Tensor, Tensor]", (layer.running_mean, layer.running_var))
 
 
 @contextmanager

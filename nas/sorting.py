@@ -98,7 +98,11 @@ def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
 
 def _groups(model: nn.Module) -> list[_Group]:
     """The channels that occur in the model, in the order in which its layers meet them."""
-    gates = _gates(model)
+    # What layers of squeeze-excites do that does not count for the channels that they scale.
+    gates: dict[nn.Module, str] = {}
+    for module in model.modules():
+        if isinstance(module, SqueezeExcitation):
+            gates |= {module.fc1: "reads", module.fc2: "writes"}
     groups: dict[Any, _Group] = {}
     for name, module in model.named_modules():
         if not isinstance(module, ElasticModule) or isinstance(module, Sliced):
@@ -127,15 +131,6 @@ def _groups(model: nn.Module) -> list[_Group]:
         # A weight that another layer has too, which reads or writes other channels.
         group.fixed |= any(count < owners[key] for (key, _), count in Counter(found).items())
     return list(groups.values())
-
-
-def _gates(model: nn.Module) -> dict[nn.Module, str]:
-    """Layers of squeeze-excites: what each does that does not count for the channels scaled."""
-    gates: dict[nn.Module, str] = {}
-    for module in model.modules():
-        if isinstance(module, SqueezeExcitation):
-            gates |= {module.fc1: "reads", module.fc2: "writes"}
-    return gates
 
 
 def _key(value: Value | int) -> Any:

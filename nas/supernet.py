@@ -79,7 +79,7 @@ def active(model: nn.Module) -> Architecture:
     values = dict(space.largest())
     for module in elastic_modules(model):
         values.update(module.active_values)
-    return space.validate(Architecture(values))
+    return space.validate(values)
 
 
 def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> _Network:

@@ -11,8 +11,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zipfile import BadZipFile
-from zlib import error as ZlibError
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,16 +140,7 @@ def _read(
     try:
         with np.load(path, allow_pickle=False) as file:
             arch, *values = (file[name] for name in ("arch", *names))
-    except (
-        AttributeError,  # of a lone array, in Python 3.10
-        KeyError,
-        TypeError,
-        ValueError,
-        OSError,
-        EOFError,
-        BadZipFile,
-        ZlibError,
-    ) as error:
+    except Exception as error:  # of NumPy, or of what unpacks its archives
         reason = " ".join(str(error).split())
         raise ValueError(f"{path}: not a table of accuracies ({reason})") from error
     if (
@@ -176,9 +165,8 @@ def _read(
 def _table(
     space: SearchSpace, codes: NDArray, words: Sequence[str], columns: dict[str, NDArray]
 ) -> Tabular:
-    names = space.names
     rows = {
-        space.validate({n: words[c] for n, c in zip(names, row, strict=True)}): index
+        space.validate({n: words[c] for n, c in zip(space.names, row, strict=True)}): index
         for index, row in enumerate(codes.tolist())
     }
     return Tabular(space, columns, rows)

@@ -18,7 +18,7 @@ import functools
 import itertools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
@@ -38,7 +38,7 @@ __all__ = [
     "maximum",
     "resolve",
 ]
-__all__ += ["cases", "outcomes", "segments"]
+__all__ += ["cases", "joined", "outcomes", "segments"]
 
 
 class Value(ABC):
@@ -202,18 +202,11 @@ class Selection(Placed):
 
     def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """The active positions, joined where they touch."""
-        runs: list[tuple[int, int]] = []
-        end = -1
-        for name, least, start, length in self._stretches:
-            value = values.get(name)
-            if value is not None and value < least:
-                continue
-            if start == end:
-                runs[-1] = (runs[-1][0], runs[-1][1] + length)
-            else:
-                runs.append((start, length))
-            end = start + length
-        return tuple(runs)
+        return joined(
+            (start, length)
+            for name, least, start, length in self._stretches
+            if (value := values.get(name)) is None or value >= least
+        )
 
     @functools.cached_property
     def _stretches(self) -> list[tuple[Any, Scalar, int, int]]:
@@ -265,6 +258,17 @@ def concat(*parts: Value | int) -> Value | int:
     if all(not isinstance(part, Value) for part in flat):
         return sum(flat)
     return flat[0] if len(flat) == 1 else _Concatenation(_total, flat)
+
+
+def joined(parts: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Starts and lengths of parts in order, those that touch as one; empty ones are left out."""
+    runs: list[tuple[int, int]] = []
+    for start, length in parts:
+        if runs and sum(runs[-1]) == start:
+            runs[-1] = (runs[-1][0], runs[-1][1] + length)
+        elif length:
+            runs.append((start, length))
+    return tuple(runs)
 
 
 def segments(value: Value | int) -> list[Value | int]:

@@ -164,14 +164,12 @@ def depth_choices(
         children, ran = list(module), [blocks.get(prefix + child, []) for child in module._modules]
         first = count
         for index, runs in reversed(list(enumerate(ran))):
-            if not runs or any(run.shape is None for run in runs):
+            if not runs or not all(map(_fits, runs)):
                 break
             chained = index == 0 or type(module) is nn.Sequential
             chained = chained or runs[0].source is children[index - 1]
             alike = type(children[index]) is type(children[-1])
             if not alike or not chained or runs[0].shape != ran[-1][0].shape:
-                break
-            if not all(map(_fits, runs)):
                 break
             first = index
         least = max(first, count // 2, 1)
@@ -184,7 +182,7 @@ def depth_choices(
 
 def _fits(run: Block) -> bool:
     pairs = zip(run.before, run.after, strict=True)
-    return all(b is None or a is None or b.dim == a.dim for b, a in pairs)
+    return run.shape is not None and all(b is None or a is None or b.dim == a.dim for b, a in pairs)
 
 
 def _join(run: Block, ties: Ties, why: str) -> None:
@@ -225,8 +223,7 @@ def build(
                     attributes[name] = chosen.map(functools.partial(_times, (1,)))
         if (kernel := plan.kernels.get(layer.name)) is not None:
             dims, gaps = module.weight.dim() - 2, module.dilation
-            central = Central(kernel)
-            cuts.setdefault("weight", {}).update(dict.fromkeys(range(2, 2 + dims), central))
+            cuts.setdefault("weight", {}).update(dict.fromkeys(range(2, 2 + dims), Central(kernel)))
             attributes["kernel_size"] = kernel.map(functools.partial(_times, (1,) * dims))
             if isinstance(module.padding, tuple) and any(module.padding):
                 attributes["padding"] = kernel.map(functools.partial(_half, gaps))

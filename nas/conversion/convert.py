@@ -292,17 +292,16 @@ class _Conversion:
 
     def to_json(self, plan: Plan, fixed: Mapping[str, str]) -> dict[str, Any]:
         """Plain values for `planned`."""
-
-        def order(classes: Tensor) -> list[int]:
-            return classes.argsort().argsort().tolist()
-
         return {
             "version": _VERSION,
             "keep": list(self._keep),
             "tied": self._tied,
             "widths": {
-                name: {"counts": list(g.counts.values()), "order": order(g.classes)}
-                for name, g in plan.groups.items()
+                name: {
+                    "counts": list(one.counts.values()),
+                    "order": one.classes.argsort().argsort().tolist(),
+                }
+                for name, one in plan.groups.items()
             },
             "kernels": {name: list(choice.values) for name, choice in plan.kernels.items()},
             "depths": {name: list(choice.values) for name, choice in plan.depths.items()},
@@ -340,4 +339,4 @@ def _pattern(name: str) -> str:
 
 def _told(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{lines[0] if lines else type(error).__name__}"[:300]
+    return (lines[0] if lines else type(error).__name__)[:300]

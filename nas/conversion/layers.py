@@ -48,21 +48,19 @@ class Layer:
         for labels in (*self.axes.values(), *self.counts.values()):
             ledger.fix(labels, why)
 
-    def apply(
-        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
-    ) -> Channels | None:
-        """The channels of the output `y` for an input `x` with the channels `given`."""
+    def apply(self, ledger: Ledger, given: Channels | None, y: Tensor) -> Channels | None:
+        """The channels of the output `y` for an input with the channels `given`."""
         raise NotImplementedError
 
-    def _add_axes(self, labels: Tensor) -> bool:
-        """Give every tensor along its first dimension these labels; whether all fit."""
+    def _add_axes(self, ledger: Ledger, labels: Tensor) -> None:
+        """Give every tensor these labels along its first dimension; all stay if one has another."""
         for name, tensor in (*self.module._parameters.items(), *self.module._buffers.items()):
             if tensor is None or (name, 0) in self.axes or tensor.numel() == 1:
                 continue
             if tensor.shape[0] != len(labels):
-                return False
+                self.fix(ledger, f"{self.name} has parameters of its own")
+                return
             self.axes[name, 0] = labels
-        return True
 
 
 class _Reader(Layer):
@@ -94,14 +92,9 @@ class _Reader(Layer):
         self.axes["weight", 0] = first
         if not self.depthwise:
             self.axes["weight", 1] = second[: module.weight.shape[1]]
-        self.fits = self._add_axes(out)
+        self._add_axes(ledger, out)
 
-    def apply(
-        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
-    ) -> Channels | None:
-        self.runs += 1
-        if not self.fits:
-            self.fix(ledger, f"{self.name} has parameters of its own")
+    def apply(self, ledger: Ledger, given: Channels | None, y: Tensor) -> Channels | None:
         dim = y.dim() - self.dims - 1
         if given is not None and given.dim != dim:
             self.fix(ledger, f"{self.name} is applied along another dimension than channels")
@@ -127,20 +120,14 @@ class _Keeper(Layer):
         size = size[0] if isinstance(size, tuple) else size
         self.reads = ledger.new(size)
         self.counts[attribute] = self.reads
-        self.fits = self._add_axes(self.reads)
+        self._add_axes(ledger, self.reads)
         if isinstance(module, nn.GroupNorm) and module.num_groups > 1:
-            each = size // module.num_groups
-            groups = self.reads.view(-1, each)
+            groups = self.reads.view(-1, size // module.num_groups)
             ledger.unite(groups, groups[:, :1], f"{name} normalises in groups")
             self.counts["num_groups"] = groups[:, 0]
 
-    def apply(
-        self, ledger: Ledger, x: Tensor, given: Channels | None, y: Tensor
-    ) -> Channels | None:
-        self.runs += 1
-        if not self.fits:
-            ledger.fix(self.reads, f"{self.name} has parameters of its own")
-        if given is None or given.dim != self._dim(x, given):
+    def apply(self, ledger: Ledger, given: Channels | None, y: Tensor) -> Channels | None:
+        if given is None or given.dim != self._dim(given, y):
             ledger.fix(self.reads, f"the input of {self.name} has a fixed size")
             return given
         if len(given.labels) != len(self.reads):
@@ -150,12 +137,12 @@ class _Keeper(Layer):
         ledger.unite(self.reads, given.labels, f"kept by {self.name}")
         return given
 
-    def _dim(self, x: Tensor, given: Channels) -> int:
-        if not isinstance(self.module, nn.LayerNorm):
+    def _dim(self, given: Channels, y: Tensor) -> int:
+        if not isinstance(self.module, nn.LayerNorm | nn.RMSNorm):
             return 1
-        if type(self.module).forward is nn.LayerNorm.forward:
-            return x.dim() - 1
-        return given.dim if x.shape[given.dim] == len(self.reads) else x.dim() - 1
+        if type(self.module).forward in (nn.LayerNorm.forward, nn.RMSNorm.forward):
+            return y.dim() - 1
+        return given.dim if y.shape[given.dim] == len(self.reads) else y.dim() - 1
 
 
 def known_layer(name: str, module: nn.Module, ledger: Ledger) -> Layer | None:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .labels import Channels, Ledger
 
-__all__ = ["Known", "propagate"]
+__all__ = ["Known", "propagate", "tensors"]
 
 
 class Known(Protocol):
@@ -69,11 +69,11 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
         out: what it returned.
     """
     name = func._schema.name.removeprefix("aten::").removesuffix("_")
-    inputs = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+    inputs = tensors((args, kwargs))
     given = [c for t in inputs if (c := known.channels(t)) is not None]
     if not given:
         return {}
-    outputs = [o for o in tree_leaves(out) if isinstance(o, Tensor)]
+    outputs = tensors(out)
     if name in _CORRELATIONS:
         found = _correlation(known, name, inputs)
     elif name in _WARPS:
@@ -109,12 +109,16 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
     return found
 
 
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors among arguments or results."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
 _Found = dict[int, Channels | None] | None
 
 
 def _same(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
-    channels = known.channels(args[0])
-    return {id(o): channels for o in outputs if o.shape == args[0].shape}
+    return {id(o): known.channels(args[0]) for o in outputs if o.shape == args[0].shape}
 
 
 def _pointwise(known: Known, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> _Found:
@@ -207,8 +211,7 @@ def _reduction(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Ten
     dims = _dims(kwargs.get("dim", place), rank)
     if channels.dim in dims:
         return {}
-    kept = outputs[0].dim() == rank
-    shift = 0 if kept else sum(d < channels.dim for d in dims)
+    shift = 0 if outputs[0].dim() == rank else sum(d < channels.dim for d in dims)
     return {id(o): Channels(channels.dim - shift, channels.labels) for o in outputs}
 
 
@@ -250,8 +253,7 @@ def _attention(known: Known, args: Sequence[Any], kwargs: Any, outputs: list[Ten
 def _spatial(known: Known, dims: int, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
     """Along the last dimensions alone: pooling, padding, interpolation."""
     channels = known.channels(args[0])
-    others = (a for a in tree_leaves(list(args[1:])) if isinstance(a, Tensor))
-    if any(known.channels(other) is not None for other in others):
+    if any(known.channels(other) is not None for other in tensors(list(args[1:]))):
         return None
     if channels is None or channels.dim >= args[0].dim() - dims:
         return None
@@ -289,7 +291,7 @@ def _moved(
     known: Known, name: str, func: Callable, args: Sequence[Any], kwargs: Any, outputs: list[Tensor]
 ) -> _Found:
     """Entries that change places alone: the operator runs on labels."""
-    inputs = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
+    inputs = tensors((args, kwargs))
     if name == "index" and any(known.channels(t) is not None for t in inputs[1:]):
         return None
     if name == "constant_pad_nd":
@@ -300,10 +302,9 @@ def _moved(
             return value
         channels = known.channels(value)
         if channels is None:
-            moved_at = value.dtype in (torch.int64, torch.bool, torch.int32) and name == "index"
-            return (
-                value if moved_at else value.new_full((), -1, dtype=torch.int64).expand(value.shape)
-            )
+            if name == "index" and value.dtype in (torch.int64, torch.bool, torch.int32):
+                return value
+            return value.new_full((), -1, dtype=torch.int64).expand(value.shape)
         shape = [1] * value.dim()
         shape[channels.dim] = -1
         return channels.labels.to(value.device).view(shape).expand(value.shape)
@@ -315,7 +316,7 @@ def _moved(
         func = torch.ops.aten.view.default
     else:
         args, kwargs = tree_map(spread, (list(args), kwargs))
-    moved = [m for m in tree_leaves(func(*args, **kwargs)) if isinstance(m, Tensor)]
+    moved = tensors(func(*args, **kwargs))
     dims = {c.dim for t in inputs if (c := known.channels(t)) is not None}
     return {
         id(o): _collapsed(known, name, labels.cpu(), dims)

@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves
+from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..elastic.base import ElasticModule
 from .labels import Channels, Ledger
 from .layers import Layer, known_layer
-from .rules import propagate
+from .rules import propagate, tensors
 
 __all__ = ["HEADS", "Block", "Trace", "trace"]
 
@@ -73,10 +73,10 @@ def trace(
     tracer = _Tracer(net, ledger, known)
     with torch.no_grad(), tracer.watching(net), tracer:
         output = net(*inputs)
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, Tensor) and (channels := tracer.channels(leaf)) is not None:
+    for tensor in tensors(output):
+        if (channels := tracer.channels(tensor)) is not None:
             ledger.fix(channels.labels, "output of the network")
-    tracer.trace.output = [t.shape for t in tree_leaves(output) if isinstance(t, Tensor)]
+    tracer.trace.output = [tensor.shape for tensor in tensors(output)]
     for layer in tracer.trace.layers.values() if known is None else ():
         if not layer.runs:
             layer.fix(ledger, f"{layer.name} does not run on the example inputs")
@@ -208,19 +208,16 @@ class _Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        tensors = [a for a in tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
-        computed = self._inside or any(tensor in self._computed for tensor in tensors)
+        computed = self._inside or any(t in self._computed for t in tensors((args, kwargs)))
         if computed and torch.Tag.data_dependent_output in func.tags:
             raise ValueError(f"what it does depends on the values of a tensor{_line()}")
         out = func(*args, **kwargs)
-        for tensor in tree_leaves(out) if computed else ():
-            if isinstance(tensor, Tensor):
-                self._computed[tensor] = True
+        for tensor in tensors(out) if computed else ():
+            self._computed[tensor] = True
         if not self._inside:
             found = propagate(self, func, args, kwargs, out)
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, Tensor):
-                    self._channels[tensor] = found.get(id(tensor))
+            for tensor in tensors(out):
+                self._channels[tensor] = found.get(id(tensor))
         return out
 
     @contextmanager
@@ -259,7 +256,8 @@ class _Tracer(TorchDispatchMode):
             if not self._is_free(module):
                 layer = self._layers[module]
                 if x and isinstance(out, Tensor):
-                    self._channels[out] = layer.apply(self.ledger, x[0], before[0], out)
+                    layer.runs += 1
+                    self._channels[out] = layer.apply(self.ledger, before[0], out)
                 else:
                     layer.fix(self.ledger, f"{layer.name} gives no tensor")
             elif module in blocks and x:
@@ -270,9 +268,8 @@ class _Tracer(TorchDispatchMode):
                 shape = [t.shape for t in x] if same else None
                 block = Block(before, after, shape, self._made_by.get(x[0]))
                 self.trace.blocks.setdefault(self._names[module], []).append(block)
-                for tensor in given:
-                    if isinstance(tensor, Tensor):
-                        self._made_by[tensor] = module
+                for tensor in tensors(given):
+                    self._made_by[tensor] = module
 
         with ExitStack() as hooks:
             for module in net.modules():

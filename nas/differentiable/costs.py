@@ -54,10 +54,16 @@ class Cost:
         """Read the table, or count it on inputs of the supernet, for a part of its space.
 
         Raises:
-            ValueError: the table is of another space or quantity, or has costs of which the form
-                makes no loss: of 1 or less for `log`, of 0 or less for `power`.
+            ValueError: there is nothing to count on, or the table is of another space or quantity,
+                or has costs of which the form makes no loss: of 1 or less for `log`, of 0 or less
+                for `power`.
         """
         if self._file is None:
+            if not inputs:
+                raise ValueError(
+                    f"no inputs on which {self.quantity} could be counted: give the task an "
+                    "example_input_array, or the cost a table"
+                )
             table = CostTable.counted(model, inputs, self.quantity)
         else:
             table = CostTable.load(self._file)
@@ -103,11 +109,6 @@ class Cost:
         if self.form == "power":
             return loss * ratio**self.weight
         return loss * self.weight * expected.log() ** 0.6
-
-    @property
-    def counts(self) -> bool:
-        """Whether the table is counted on the network rather than read from a file."""
-        return self._file is None
 
     @property
     def _known(self) -> CostTable:

@@ -91,8 +91,7 @@ class HalvedData(LightningDataModule):
         if (size := len(loader.dataset)) < 2:
             raise ValueError(f"{who} has {size} training samples: a search takes two or more")
         held = min(max(1, round(size * self.share)), size - 1)
-        generator = torch.Generator().manual_seed(self.seed)
-        order = torch.randperm(size, generator=generator).tolist()
+        order = torch.randperm(size, generator=torch.Generator().manual_seed(self.seed)).tolist()
         halves = {"weights": sorted(order[held:]), "logits": sorted(order[:held])}
         return {name: self._part(loader, indices) for name, indices in halves.items()}
 

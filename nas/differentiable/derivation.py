@@ -41,14 +41,14 @@ def most_likely(
     nearest = space.build(lambda c: max(c.values, key=shares[c.name].__getitem__))
     while not limits.satisfied(nearest):
         over, here = limits.excess(nearest), logarithm(nearest)
-
-        def price(other: Architecture, over: float = over, here: float = here) -> float:
-            return max(here - logarithm(other), 1e-9) / (over - limits.excess(other))
-
-        better = [other for other in space.neighbours(nearest) if limits.excess(other) < over]
-        if not better:
+        prices = {
+            other: max(here - logarithm(other), 1e-9) / (over - limits.excess(other))
+            for other in space.neighbours(nearest)
+            if limits.excess(other) < over
+        }
+        if not prices:
             return limits.repaired(nearest, refuge, random.Random(0))
-        nearest = min(better, key=price)
+        nearest = min(prices, key=prices.__getitem__)
     return nearest
 
 
@@ -74,9 +74,7 @@ def draw_architectures(
         if len(kept) >= count:
             break
         drawn = space.build(lambda c: rng.choices(c.values, list(shares[c.name].values()))[0])
-        if not limits.satisfied(drawn):
-            drawn = limits.repaired(drawn, first, rng)
-        kept[drawn] = None
+        kept[limits.repaired(drawn, first, rng)] = None
     return list(kept)[:count]
 
 
@@ -111,8 +109,7 @@ def derive(
     """
     if samples < 1:
         raise ValueError(f"to derive an architecture takes at least one sample, not {samples}")
-    rng = random.Random(seed)
-    drawn = draw_architectures(space, probabilities, samples, rng, constraints)
+    drawn = draw_architectures(space, probabilities, samples, random.Random(seed), constraints)
     scores = scored([evaluate], drawn)
     items = [Evaluated(a, s, 0) for a, s in zip(drawn, scores, strict=True)]
     return sorted(items, key=lambda item: item.scores)

@@ -255,5 +255,4 @@ def _strongest(weights: Tensor) -> int:
 
 
 def _all(weights: Tensor) -> Weights:
-    order = weights.detach().argsort(descending=True).tolist()
-    return Weights(weights, tuple(order))
+    return Weights(weights, tuple(weights.detach().argsort(descending=True).tolist()))

@@ -58,8 +58,7 @@ def search_by_score(
             shares = {name: row.tolist() for name, row in logits.probabilities().items()}
         for _ in range(_DRAWS):
             new = space.build(lambda c: rng.choices(c.values, shares.get(c.name))[0])  # noqa: B023
-            if not limits.satisfied(new):
-                new = limits.repaired(new, refuge, rng)
+            new = limits.repaired(new, refuge, rng)
             if new not in evaluated:
                 break
         else:

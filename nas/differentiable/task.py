@@ -171,11 +171,6 @@ class DifferentiableSearch(SupernetTask):
         super().setup(stage)
         if self.cost is not None and self.cost.table is None:
             inputs = self.task.example_input_array
-            if inputs is None and self.cost.counts:
-                raise ValueError(
-                    f"{type(self.task).__name__} has no example_input_array, on which costs could "
-                    "be counted; set it, or give the cost a table"
-                )
             inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs or ())
             self.cost.prepare(self.task.net, inputs, self.space)
             # Refuses a target out of reach before the search.

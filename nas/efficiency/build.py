@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...common.counts import Counts
+from ...common.counts import Counts, count_parameters
 from ...common.energy import joules
 from ...common.timing import measure_against
 from ..space import Architecture, SearchSpace
@@ -121,7 +121,7 @@ def build(
         if architecture in known:
             continue
         net = network(architecture)
-        parameters = sum(parameter.numel() for parameter in net.parameters())
+        parameters = count_parameters(net)  # before `prepare`, which may fuse or quantise it
         operators, memory = operators_of(net, inputs)
         summed = 0.0
         if dtype is not None:

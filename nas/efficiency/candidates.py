@@ -140,11 +140,8 @@ class CostTable(JsonFile):
             for arguments in calls:
                 key = (repr(module), *(tuple(x.shape) for x in arguments))
                 if key not in known:
-                    ready = prepare(module)
-                    call = partial(ready, *arguments)
-                    with torch.inference_mode():
-                        timing = measure(call, device, repetitions=10, seconds=0.05)
-                    known[key] = timing.median
+                    call = partial(prepare(module), *arguments)
+                    known[key] = measure(call, device, repetitions=10, seconds=0.05).median
                 total += known[key]
             return total
 
@@ -157,8 +154,7 @@ class CostTable(JsonFile):
         How well they do, `vizoo.nas.search.agreement` says on the table's held-out networks.
         """
         space = table.space
-        encoded = [space.encode(sample.architecture) for sample in table.seen]
-        features = np.array([[1.0, *row] for row in encoded])
+        features = np.array([[1.0, *space.encode(s.architecture)] for s in table.seen])
         costs = np.array([table.of(sample, quantity) for sample in table.seen], float)
         mean, widths = costs.mean(), [len(choice.values) for choice in space]
         weighed = features * (mean / costs)[:, None]  # relative errors count
@@ -184,8 +180,7 @@ class CostTable(JsonFile):
         for operation, calls in _calls(net, inputs).items():
             choice = operation.choice
             for place, value in enumerate(choice.values):
-                candidate = extract(operation, {choice.name: value})
-                shares[choice.name][place] += cost(candidate, calls)
+                shares[choice.name][place] += cost(extract(operation, {choice.name: value}), calls)
         whole = cost(extract(net, largest), [tuple(inputs)])
         running = sum(values[-1] for values in shares.values())
         costs = {name: tuple(values) for name, values in shares.items()}

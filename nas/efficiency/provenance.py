@@ -43,8 +43,7 @@ class Conditions:
         """The conditions of a measurement made now in this process."""
         device = torch.device(device)
         name = str(dtype).removeprefix("torch.")
-        threads = torch.get_num_threads()
-        where = device.type, device_name(device), name, threads, height, width
+        where = device.type, device_name(device), name, torch.get_num_threads(), height, width
         return cls(*where, batch, runtime=runtime, float_parts=tuple(sorted(float_parts)))
 
     @classmethod

@@ -33,8 +33,7 @@ class CostRegressor:
         self._weights = _relevance(space, features, costs)
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
-        kernel = self._kernel(self._samples)
-        self._dual = _ridge_regression(kernel, costs)
+        self._dual = _ridge_regression(self._kernel(self._samples), costs)
 
     @classmethod
     def fit(

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...common.counts import Counts
 from ...common.files import JsonFile, check_version
+from ...common.quantities import KINDS
 from ...common.timing import Timing
 from ..search.predictor import Agreement, agreement
 from ..space import Architecture, SearchSpace
@@ -24,7 +25,7 @@ from .regressor import CostRegressor
 __all__ = ["QUANTITIES", "LatencyTable", "Sample"]
 
 LATENCY_TABLE, _VERSION = "vizoo latency table", 1
-QUANTITIES = ("latency", "parameters", "macs", "memory")
+QUANTITIES = tuple(KINDS)
 """What is known of every sample: milliseconds, values, multiply-adds, bytes."""
 
 

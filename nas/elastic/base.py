@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..values import Placed, Value, maximum, resolve, segments
+from ..values import Placed, Value, joined, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
 
@@ -129,16 +130,9 @@ def parts(value: Value | int, architecture: Setting) -> tuple[Part, ...]:
     """
     if isinstance(value, Placed):
         return value.runs(architecture or {}) or ((0, 0),)
-    joined: list[Part] = []
-    start = 0
-    for segment in segments(value):
-        length = number_of(segment, architecture)
-        if joined and sum(joined[-1]) == start:
-            joined[-1] = (joined[-1][0], joined[-1][1] + length)
-        elif length:
-            joined.append((start, length))
-        start += maximum(segment)
-    return tuple(joined) or ((0, 0),)
+    starts = itertools.accumulate(map(maximum, segments(value)), initial=0)
+    lengths = (number_of(segment, architecture) for segment in segments(value))
+    return joined(zip(starts, lengths, strict=False)) or ((0, 0),)
 
 
 def take(tensor: Tensor, dim: int, where: tuple[Part, ...]) -> Tensor:

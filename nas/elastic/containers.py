@@ -65,10 +65,9 @@ class _ElasticSequence(ElasticModule):
         return iter(list(self._modules.values())[: len(self)])
 
     def __getitem__(self, index: int | slice) -> Any:
-        modules = list(self)
+        part: Any = list(self)[index]
         if not isinstance(index, slice):
-            return modules[index]
-        part = modules[index]
+            return part
         return nn.Sequential(*part) if isinstance(self, nn.Sequential) else nn.ModuleList(part)
 
     def extra_repr(self) -> str:
@@ -86,6 +85,7 @@ class ElasticSequential(_ElasticSequence, nn.Sequential):
 
     def forward(self, x: Any) -> Any:
         """The input through the active modules, in order."""
+        # Where it finds torch's own forward pass, torch's compiler may run all of `_modules`.
         for module in self:
             x = module(x)
         return x
@@ -170,16 +170,14 @@ def Sequential(*modules: Any, length: Value | int | None = None) -> nn.Sequentia
     """
     if isinstance(length, Value):
         return ElasticSequential(*modules, length=length)
-    layer = nn.Sequential(*modules)
-    return layer if length is None else layer[: _checked(length, len(layer))]
+    return _first(nn.Sequential(*modules), length)
 
 
 def ModuleList(modules: Iterable[nn.Module], *, length: Value | int | None = None) -> nn.ModuleList:
     """`nn.ModuleList` of the first `length` modules; see `Sequential`."""
     if isinstance(length, Value):
         return ElasticModuleList(modules, length=length)
-    layer = nn.ModuleList(modules)
-    return layer if length is None else layer[: _checked(length, len(layer))]
+    return _first(nn.ModuleList(modules), length)
 
 
 def Operation(candidates: Mapping[str, nn.Module], choice: Choice | str) -> nn.Module:
@@ -198,7 +196,9 @@ def Operation(candidates: Mapping[str, nn.Module], choice: Choice | str) -> nn.M
     return candidates[choice]
 
 
-def _checked(length: int, count: int) -> int:
-    if not 0 <= length <= count:
-        raise ValueError(f"a sequence of {count} modules cannot have a length of {length}")
-    return length
+def _first(layer: Any, length: int | None) -> Any:
+    if length is None:
+        return layer
+    if not 0 <= length <= len(layer):
+        raise ValueError(f"a sequence of {len(layer)} modules cannot have a length of {length}")
+    return layer[:length]

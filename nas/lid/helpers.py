@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import cycle, repeat
 from pathlib import Path
 from typing import Any, cast
 
@@ -110,11 +111,8 @@ def leader_is_gone() -> bool:
 def _devices(own: torch.device) -> Iterator[dict[str, str]]:
     """For each process the variable by which it sees one GPU, in turn, after this process's own."""
     if own.type != "cuda":
-        while True:
-            yield {}
+        return repeat({})
     seen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = seen.split(",") if seen else [str(i) for i in range(torch.cuda.device_count())]
-    index = own.index or 0
-    while True:
-        index = (index + 1) % len(names)
-        yield {"CUDA_VISIBLE_DEVICES": names[index]}
+    after = (own.index or 0) + 1
+    return cycle({"CUDA_VISIBLE_DEVICES": name} for name in names[after:] + names[:after])

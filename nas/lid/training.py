@@ -356,8 +356,7 @@ class FewShotTraining(SupernetTask):
     @property
     def _processed(self) -> int:
         """How many epochs have trained on all their batches."""
-        epochs = self.trainer.fit_loop.epoch_progress.current
-        return cast("_ProcessedTracker", epochs).processed
+        return cast("_ProcessedTracker", self.trainer.fit_loop.epoch_progress.current).processed
 
     @property
     def _opened(self) -> TreeFolder:
@@ -388,8 +387,7 @@ class FewShotTraining(SupernetTask):
         if name != ROOT:
             self._start_from_parent(name)
             for config in self.trainer.lr_scheduler_configs:
-                schedule = cast("LambdaLR", config.scheduler)
-                set_step(schedule, epochs[0] * self._steps_per_epoch())
+                set_step(cast("LambdaLR", config.scheduler), epochs[0] * self._steps_per_epoch())
         rank_zero_info(
             f"node {name} ({nodes.index(name) + 1} of {len(nodes)}, epochs {epochs[0] + 1} to "
             f"{epochs[-1] + 1}): {self.space.count():.6g} subnets"
@@ -431,7 +429,6 @@ class FewShotTraining(SupernetTask):
             with self._exactly():
                 return training_loss(self.task, net, batch)
 
-        done = {split.choice for split in self.tree.path_splits(name)}
         with first_batches(self.trainer) as batches:
             split = self.splitter.split(
                 self.task.net,
@@ -439,7 +436,7 @@ class FewShotTraining(SupernetTask):
                 joined(batches, self.splitter.batch_size),
                 forward=forward,
                 loss=loss,
-                done=done,
+                done={split.choice for split in self.tree.path_splits(name)},
                 salt=name,
                 progress=self._check_end,
             )

@@ -111,11 +111,13 @@ class Limits:
     def repaired(
         self, architecture: Architecture, anchor: Architecture, rng: random.Random
     ) -> Architecture:
-        """The architecture changed towards ``anchor``, which meets the limits, until it meets them.
+        """The architecture, changed towards ``anchor``, which meets the limits, until it does too.
 
         Choices take the anchor's values in random order, about as few as needed. So drawing a
         candidate ends however tight the limits are.
         """
+        if self.satisfied(architecture):
+            return architecture
         base = {choice.name: choice.smallest for choice in self.space}
         base |= {n: v for n, v in anchor.items() if v is not None}
         start = base | {n: v for n, v in architecture.items() if v is not None}

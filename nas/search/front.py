@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...common.files import read_json
+from ...common.quantities import KINDS
 from ..space import Architecture, SearchSpace
 
 __all__ = ["Front", "FrontRow"]
-
-_COSTS = ("latency", "parameters", "macs", "memory")  #: milliseconds, values, multiply-adds, bytes
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class FrontRow:
 
     architecture: Architecture
     error: float  #: small is good
-    costs: Mapping[str, float]  #: those of `_COSTS` that are known
+    costs: Mapping[str, float]  #: those of `KINDS` that are known
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Front:
     """A Pareto front, the smallest error first."""
 
     metric: str  #: what was measured, such as ``val/epe``
-    cost: str  #: which of `_COSTS` was traded against it
+    cost: str  #: which of `KINDS` was traded against it
     evaluated: int  #: how many subnets were measured in all
     rows: tuple[FrontRow, ...]  #: the front; at least one
     #: of the latencies: device, device_name, dtype, threads, height, width, batch
@@ -49,7 +48,7 @@ class Front:
             rows = sorted(map(_row, content["front"]), key=lambda row: row.error)
             front = cls(
                 str(content["metric"]),
-                content["cost"],
+                str(content["cost"]),
                 int(content["evaluated"]),
                 tuple(rows),
                 dict(content.get("conditions") or {}),
@@ -60,8 +59,8 @@ class Front:
             ) from error
         if not rows:
             raise ValueError(f"{path}: the front is empty")
-        if front.cost not in _COSTS or any(front.cost not in row.costs for row in rows):
-            raise ValueError(f"{path}: no cost {front.cost!r} in every row; known: {_COSTS}")
+        if any(front.cost not in row.costs for row in rows):
+            raise ValueError(f"{path}: no cost {front.cost!r} in every row; known: {tuple(KINDS)}")
         if space is not None:
             for row in rows:
                 try:
@@ -86,7 +85,7 @@ class Front:
 
 def _row(content: Mapping[str, Any]) -> FrontRow:
     error = float(content["error"])
-    costs = {name: float(content[name]) for name in _COSTS if content.get(name) is not None}
+    costs = {name: float(content[name]) for name in KINDS if content.get(name) is not None}
     if not all(map(math.isfinite, (error, *costs.values()))):
         raise ValueError("a figure that is not finite")
     return FrontRow(Architecture.from_json(content["architecture"]), error, costs)

@@ -188,8 +188,7 @@ def bred(
                 child = space.mutate(anchor, rng, settings.mutation)
         if child in seen or child in new:
             continue
-        if not limits.satisfied(child):
-            child = limits.repaired(child, anchor, rng)
+        child = limits.repaired(child, anchor, rng)
         if child not in seen:
             new[child] = None
         if len(new) == wanted:

@@ -162,11 +162,10 @@ def first_batches(
     """
     with seeded():
         loader = _loader(trainer)
-        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+        sampler: Any = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
         sampler = getattr(loader, "sampler", None) if sampler is None else sampler
-        set_epoch = getattr(sampler, "set_epoch", None)
-        if set_epoch is not None:
-            set_epoch(0)
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(0)
         if isinstance(sampler, DistributedSampler):  # which has divided them already
             rank, count = 0, None if count is None else len(range(rank, count, processes))
             processes = 1

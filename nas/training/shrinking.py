@@ -159,9 +159,7 @@ class ProgressiveShrinking(SupernetTask):
     def configure_callbacks(self) -> list[Callback]:
         """The task's, and one that writes stages where files are written at all."""
         own = self.task_callbacks()
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]
-        has_files = any(isinstance(c, Checkpoint) for c in callbacks)
-        return [*own, _StageCheckpoints()] if has_files else own
+        return [*own, _StageCheckpoints()] if self.trainer.checkpoint_callbacks else own
 
     def setup(self, stage: str) -> None:
         """Let the stages say how many epochs there are."""

@@ -134,11 +134,10 @@ class SupernetTask(LightningModule):
 
     def watched_subnets(self, first: bool = False) -> dict[str, Architecture]:
         """The subnets to measure, or only the one that predicts, by name."""
-        subnets = {}
-        for name, wanted in list(self.watched.items())[: 1 if first else None]:
-            space = self.space if isinstance(wanted, str) else self.full_space
-            subnets[name] = named_subnet(space, wanted)
-        return subnets
+        return {
+            name: named_subnet(self.space if isinstance(wanted, str) else self.full_space, wanted)
+            for name, wanted in list(self.watched.items())[: 1 if first else None]
+        }
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The task's forward pass, of the active subnet."""
@@ -213,8 +212,7 @@ class SupernetTask(LightningModule):
         stepping = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
         self._tell_processes(architectures)
         with self._collecting() as logged:
-            losses = self._losses(architectures, batch, batch_idx)
-            for number, loss in enumerate(losses, start=1):
+            for number, loss in enumerate(self._losses(architectures, batch, batch_idx), start=1):
                 with self._gradients_travel(stepping and number == len(architectures)):
                     if loss is not None:
                         self.manual_backward(loss / (len(architectures) * accumulate))
@@ -300,8 +298,7 @@ class SupernetTask(LightningModule):
                 f"such as SandwichSampler; {type(self.sampler).__name__} began with another"
             )
         if self.distillation == "teacher":
-            teacher = self._teacher[0].to(self.device).eval()
-            with torch.no_grad(), standing_in(task, teacher):
+            with torch.no_grad(), standing_in(task, self._teacher[0].to(self.device).eval()):
                 guide = task.outputs(batch)
         for architecture in architectures:
             activate(task.net, architecture)

@@ -146,7 +146,10 @@ def test_files_that_are_no_tables(tmp_path, cells):
     with open(tmp_path / "rotten.npz", "r+b") as file:
         file.seek(60)
         file.write(b"\xff" * 60)
-    for name in ("empty.npz", "rotten.npz"):
+    content = bytearray((tmp_path / "few.npz").read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of what takes a password
+    (tmp_path / "locked.npz").write_bytes(content)
+    for name in ("empty.npz", "rotten.npz", "locked.npz"):
         with pytest.raises(ValueError, match=f"{name}: not a table of accuracies"):
             mbnet(tmp_path / name)
     with pytest.raises(ValueError, match="no column 'cifar'"):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from hypothesis import strategies as st
 
@@ -95,3 +98,20 @@ def growing(space: SearchSpace, seed: int) -> Callable[[Architecture], float]:
         )
     }
     return lambda a: sum(costs[item] for item in a.items() if item[1] is not None)
+
+
+def printed(code: str) -> str:
+    """What a program prints, the same in processes in which strings have other hashes."""
+    here = str(Path(__file__).parent)
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": here},
+        ).stdout
+        for seed in ("1", "2")
+    }
+    (output,) = outputs
+    return output

@@ -163,6 +163,38 @@ def test_choices():
     assert names["blocks.2.mlp.0.width"] == (32, 48, 64) and names["patches.width"] == (16, 24, 32)
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_norms_of_the_last_dimension_are_as_wide_as_what_they_keep(norm):
+    net = nn.Sequential(nn.Linear(8, 16), norm(16), nn.Linear(16, 4)).eval()
+    image = torch.rand(2, 5, 8)
+    made = nas.convert(net, image)
+    assert [choice.values for choice in made.space] == [(8, 12, 16)]
+    nas.activate(made.net, made.space.smallest())
+    small = nas.extract(made.net, made.space.smallest())
+    assert small[1].normalized_shape == (8,) and torch.equal(small(image), made.net(image))
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.RMSNorm])
+def test_norms_of_maps_keep_channels_only_where_those_come_last(norm):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = norm(16)
+
+        def forward(self, x):
+            return self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+    # As wide as there are channels: of the other norm, it is the width that it is of.
+    for middle, size in ((Last(), 8), (norm(16), 16)):
+        net = randomized(nn.Sequential(nn.Conv2d(3, 16, 1), middle, nn.Conv2d(16, 4, 1)))
+        made = converted(net)
+        assert [choice.values for choice in made.space] == [(8, 12, 16)]
+        nas.activate(made.net, made.space.smallest())
+        small, image = nas.extract(made.net, made.space.smallest()), torch.rand(IMAGE)
+        assert getattr(small[1], "norm", small[1]).normalized_shape == (size,)
+        assert torch.equal(small(image), made.net(image))
+
+
 def test_what_is_asked_for():
     assert not any("kernel" in name for name in widths(Deep(), kernels=False))
     assert not any("depth" in name for name in widths(Deep(), depths=False))

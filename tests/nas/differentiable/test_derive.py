@@ -214,6 +214,8 @@ def test_a_cost_reads_its_table(net, tmp_path):
         cost.constraint.satisfied(space.largest())
     cost.prepare(net, (), space)
     assert not cost.constraint.satisfied(space.largest())
+    with pytest.raises(ValueError, match="no inputs on which macs could be counted: give the task"):
+        Cost(1e4, "macs").prepare(net, (), space)
     other = Cost(1e4, "parameters", str(tmp_path / "macs.json"))
     with pytest.raises(ValueError, match="macs.json: a table of macs, and .* cost is parameters"):
         other.prepare(net, (), space)

@@ -127,6 +127,19 @@ def test_build_predicts(net, images, made_up_time, tmp_path):
     assert written["spearman"] == pytest.approx(errors["regressor"].spearman)
 
 
+def test_parameters_are_those_of_the_network_before_it_is_prepared(net, images):
+    def prepare(subnet, architecture):
+        for parameter in subnet.parameters():
+            parameter.data = parameter.data[:0]  # as where they become constants of a program
+        return lambda x: x
+
+    settings = {"path": None, "samples": 2, "held_out": 1, "seconds": 0}
+    table = build(make(net), lambda a: extract(net, a), prepare, images, None, **settings)
+    for sample in table.samples:
+        subnet = extract(net, sample.architecture)
+        assert sample.counts.parameters == sum(p.numel() for p in subnet.parameters()) > 0
+
+
 def test_an_interrupted_build_goes_on(net, images, made_up_time, tmp_path):
     path = tmp_path / "table.json"
     measured = []

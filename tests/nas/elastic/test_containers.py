@@ -40,6 +40,12 @@ def test_sequential_runs_the_leading_modules():
         assert torch.equal(plain(x), wanted)
 
 
+def test_sequential_is_not_unrolled_by_compilers():
+    """That of PyTorch runs all modules of a sequence whose forward pass is `nn.Sequential`'s."""
+    net = elastic.Sequential(*layers(), length=N)
+    assert type(net).forward is not nn.Sequential.forward
+
+
 def test_nothing_runs_at_length_zero():
     net = elastic.Sequential(*layers(2), length=Choice("n", (0, 2)))
     net.activate({"n": 0})
