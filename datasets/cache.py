@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from .files import expand_path
 from .shelf import Shelf
 
-__all__ = ["FileDataset", "Kept", "MadeDataset", "SampleCache", "source_name"]
+__all__ = ["FileDataset", "Kept", "MadeDataset", "SampleCache", "Series", "source_name"]
 
 _READERS_VERSION = 5  # raise it with every change of what readers make of a file
 _TIMES = float(np.float32(1 / 255))  # by which `read_image` makes floats of bytes
@@ -140,14 +140,15 @@ class FileDataset(Kept, Dataset):
         raise NotImplementedError
 
 
-class MadeDataset(Kept, Dataset):
-    """Samples that are made from their number, each recalled from a cache.
+class Series(Dataset):
+    """Samples that are made from their number.
 
-    A subclass sets the attributes and defines `_make`.
+    A subclass sets the attributes.
 
     Attributes:
         length: number of samples.
         seed: names the series of them.
+        what: what they show, or their size, in words.
     """
 
     series = "generated"
@@ -155,18 +156,13 @@ class MadeDataset(Kept, Dataset):
 
     length: int
     seed: int
+    what: str = "samples"
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        """Sample ``index``.
-
-        Raises:
-            IndexError: beyond the ends, so that the data set can be iterated.
-        """
-        index = self._number(index)
-        return {**self.cache.recall(index, self._make), "name": self.name(index)}
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.length} of {self.what}, seed {self.seed})"
 
     def name(self, index: int) -> str:
         """What a sample is called."""
@@ -177,6 +173,19 @@ class MadeDataset(Kept, Dataset):
         if not -self.length <= index < self.length:
             raise IndexError(f"{type(self).__name__}: index {index} of {self.length}")
         return int(index) % self.length
+
+
+class MadeDataset(Kept, Series):
+    """A series of which each sample is recalled from a cache; a subclass defines `_make`."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        """Sample ``index``.
+
+        Raises:
+            IndexError: beyond the ends, so that the data set can be iterated.
+        """
+        index = self._number(index)
+        return {**self.cache.recall(index, self._make), "name": self.name(index)}
 
     def _make(self, index: int) -> dict[str, Tensor]:
         raise NotImplementedError

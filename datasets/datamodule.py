@@ -168,8 +168,7 @@ class MixedDataModule(LightningDataModule):
         if role in self._made:
             return self._made[role]
         if role in ("train", "val") and self.val_share and not self.sources["val"]:
-            wholes = self._make("train")
-            parts = [split_by_seed(whole, self.val_share, self.seed) for whole in wholes]
+            parts = [split_by_seed(s, self.val_share, self.seed) for s in self._make("train")]
             self._made["train"] = [train for train, _ in parts]
             self._made["val"] = [val for _, val in parts]
         else:
@@ -191,11 +190,9 @@ class MixedDataModule(LightningDataModule):
         seed = self.seed if seed is None else seed
         parts = [split_by_seed(whole, share, seed) for whole in self._some("train")]
         loaders = {}
-        for name, sets, part in zip(
-            ("weights", "logits"), zip(*parts, strict=True), (1 - share, share), strict=True
-        ):
+        for name, half, part in (("weights", 0, 1 - share), ("logits", 1, share)):
             length = self.samples_per_epoch and max(1, round(part * self.samples_per_epoch))
-            loaders[name] = self._training(sets, length)
+            loaders[name] = self._training([pair[half] for pair in parts], length)
         return loaders
 
     def val_dataloader(self) -> DataLoader | list:

@@ -267,7 +267,7 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
         )
     generator = torch.Generator().manual_seed(_hash(seed, "split"))
     order = torch.randperm(len(members), generator=generator).tolist()
-    shuffled = [list(members.values())[place] for place in order]
+    shuffled = [members[place] for place in order]
     sizes = list(itertools.accumulate(len(group) for group in shuffled))
     wanted = round(len(dataset) * share)
     held_out = min(range(1, len(shuffled)), key=lambda count: abs(sizes[count - 1] - wanted))
@@ -276,7 +276,7 @@ def split_by_seed(dataset: Samples, share: float, seed: int = 0) -> tuple[Part, 
     return Part(dataset, train), Part(dataset, held)
 
 
-def _members(groups: Iterable[object]) -> dict[object, list[int]]:
+def _members(groups: Iterable[object]) -> list[list[int]]:
     """The indices of each group: of tuples by as many of their first entries as tell any apart."""
     names = [group if isinstance(group, tuple) else (group,) for group in groups]
     members: dict[object, list[int]] = {}
@@ -286,7 +286,7 @@ def _members(groups: Iterable[object]) -> dict[object, list[int]]:
             members.setdefault(name[:length], []).append(index)
         if len(members) > 1:
             break
-    return members
+    return list(members.values())
 
 
 def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> None:

@@ -150,19 +150,14 @@ class Chest:
         return values, mask
 
     def _lesions(self, draws: Draws) -> list[_Lesion]:
-        lesions = []
+        if self.finding == "normal":
+            return []
         if self.finding == "covid":
-            for number in range(4 + int(draws.uniform(0, 5))):
-                centre = _place_in(self.lungs[number % 2], draws, 0.7, 0.9)
-                radius, opacity = draws.uniform(12, 26), draws.uniform(0.35, 0.55)
-                lesions.append(_lesion(centre, radius, opacity, draws))
-        elif self.finding == "pneumonia":
-            lung = self.lungs[int(draws.uniform(0, 2))]
-            for _ in range(1 + int(draws.uniform(0, 2))):
-                centre = _place_in(lung, draws, 0.3, 0.6)
-                radius, opacity = draws.uniform(26, 40), draws.uniform(0.9, 1)
-                lesions.append(_lesion(centre, radius, opacity, draws))
-        return lesions
+            lungs = [self.lungs[number % 2] for number in range(4 + int(draws.uniform(0, 5)))]
+            return [_lesion(lung, draws, (0.7, 0.9), (12, 26), (0.35, 0.55)) for lung in lungs]
+        lung = self.lungs[int(draws.uniform(0, 2))]
+        count = 1 + int(draws.uniform(0, 2))
+        return [_lesion(lung, draws, (0.3, 0.6), (26, 40), (0.9, 1)) for _ in range(count)]
 
 
 def _place_in(lung: _Ellipsoid, draws: Draws, near: float, far: float) -> tuple:
@@ -178,7 +173,16 @@ def _place_in(lung: _Ellipsoid, draws: Draws, near: float, far: float) -> tuple:
     )
 
 
-def _lesion(centre: tuple, radius: float, opacity: float, draws: Draws) -> _Lesion:
+def _lesion(
+    lung: _Ellipsoid,
+    draws: Draws,
+    place: tuple[float, float],
+    radii: tuple[float, float],
+    opacities: tuple[float, float],
+) -> _Lesion:
+    """A lesion between limits of its place (see `_place_in`), of its radius and its opacity."""
+    centre = _place_in(lung, draws, *place)
+    radius, opacity = draws.uniform(*radii), draws.uniform(*opacities)
     x, y, z = (radius * draws.uniform(0.75, 1.25) for _ in range(3))
     waves = tuple(draws.uniform(0, 2 * math.pi) for _ in range(3))
     return _Lesion(_Ellipsoid(centre, (x, y, z)), opacity, waves)
@@ -277,6 +281,7 @@ class GeneratedCT(MadeDataset):
             )
         self.length, self.depth, self.seed, self.preset = length, depth, seed, preset
         self.classes, self.paired = _CLASSES[classes], paired
+        self.what = ", ".join(self.classes)
         kind = f"{seed}-{classes}-{depth}" + ("-paired" if paired else "")
         name = f"chests{_VERSION}-{kind}-{preset}".replace(" ", "")
         self.cache = SampleCache(cache, name, [])
@@ -324,7 +329,3 @@ class GeneratedCT(MadeDataset):
 
     def _patient(self, index: int) -> str:
         return self.name(index // len(self.classes) * len(self.classes) if self.paired else index)
-
-    def __repr__(self) -> str:
-        kinds = ", ".join(self.classes)
-        return f"GeneratedCT({self.length} of {kinds}, seed {self.seed})"

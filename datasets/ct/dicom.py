@@ -334,7 +334,7 @@ def _choose(
         raise ValueError(f"{where}: {len(groups)} series mixed: name one as `series`: {shown}")
     series = series or next(iter(groups))
     if series in unusable:
-        raise ValueError(unusable.pop(series))
+        raise ValueError(unusable[series])
     if unusable:
         first = next(iter(unusable.values()))
         _tell(f"{where}: {len(unusable)} series without usable images passed over, first {first}")
@@ -378,7 +378,7 @@ def _check_decoder(part: Slice) -> None:
         )
 
 
-def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None = None) -> np.ndarray:
+def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None) -> np.ndarray:
     """A slice in Hounsfield units, (H, W), from its file or from what is opened already."""
     from pydicom.pixels import pixel_array
     from pydicom.uid import UID

@@ -73,15 +73,9 @@ def read_slices(
     low, high = map(float, (0, 255) if value_range is None else value_range)
     if not low < high:
         raise ValueError(f"value_range {low, high}: the first must be the smaller")
-    affine = np.diag([-1.0, -1.0, _ORDERS[order], 1.0])
-    return CTVolume(
-        values,
-        affine,
-        (low, high),
-        spaced=False,
-        source=str(Path(files[0]).parent),
-        ends=order is not None,
-    )
+    affine, where = np.diag([-1.0, -1.0, _ORDERS[order], 1.0]), str(Path(files[0]).parent)
+    ends = order is not None
+    return CTVolume(values, affine, (low, high), spaced=False, source=where, ends=ends)
 
 
 def _plane(path: str | os.PathLike) -> np.ndarray:

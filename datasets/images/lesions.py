@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..cache import Series
 from ..draws import Draws
 from .dataset import LabelledImages
 from .preparation import ImagePreset
@@ -104,14 +105,8 @@ def _place(side: int, radius: float, others: list[tuple], rng: np.random.Generat
     """A centre that no other lesion's box holds, if one is found soon."""
     for _ in range(20):
         centre = rng.uniform(1.1 * radius, side - 1.1 * radius, 2)
-        reach = 1.2 * radius
-        if all(
-            centre[0] + reach < left
-            or centre[0] - reach > right
-            or centre[1] + reach < top
-            or centre[1] - reach > bottom
-            for left, top, right, bottom in others
-        ):
+        low, high = centre - 1.2 * radius, centre + 1.2 * radius
+        if not any((low <= box[2:]).all() and (high >= box[:2]).all() for box in others):
             break
     return centre
 
@@ -153,7 +148,7 @@ def _edge(distance: np.ndarray, sharpness: float) -> np.ndarray:
     return np.float32(1) / (1 + np.exp(-(steepness * distance).clip(-30, 30)))
 
 
-class GeneratedLesions(LabelledImages):
+class GeneratedLesions(LabelledImages, Series):
     """Map-style data set; image i depends on ``seed`` and i alone, in any order and any worker.
 
     The classes take turns; an image has one to three lesions of its class, and their boxes.
@@ -185,6 +180,7 @@ class GeneratedLesions(LabelledImages):
             )
         super().__init__(KINDS[:classes], preset)
         self.length, self.side, self.seed = length, side, seed
+        self.what = ", ".join(self.classes)
 
     @property
     def labels(self) -> list[int]:
@@ -194,10 +190,7 @@ class GeneratedLesions(LabelledImages):
     @property
     def groups(self) -> list[str]:
         """Each image is on its own."""
-        return [self._name(index) for index in range(self.length)]
-
-    def __len__(self) -> int:
-        return self.length
+        return [self.name(index) for index in range(self.length)]
 
     def picture(self, index: int) -> dict[str, Tensor | str]:
         """See `LabelledImages.picture`.
@@ -205,23 +198,14 @@ class GeneratedLesions(LabelledImages):
         Raises:
             IndexError: beyond the ends, so that the data set can be iterated.
         """
-        if not -self.length <= index < self.length:
-            raise IndexError(f"generated lesions: index {index} of {self.length}")
-        index = int(index) % self.length
+        index = self._number(index)
         label = index % len(self.classes)
         rng = np.random.default_rng(Draws("lesions", self.seed, index).bits())
         image, boxes = draw_lesions(self.classes[label], self.side, rng)
         return {
             "image": torch.from_numpy(image),
             "label": torch.tensor(label),
-            "name": self._name(index),
+            "name": self.name(index),
             "boxes": torch.from_numpy(boxes),
             "box_labels": torch.full((len(boxes),), label),
         }
-
-    def _name(self, index: int) -> str:
-        return f"generated-{self.seed}-{index:06d}"
-
-    def __repr__(self) -> str:
-        kinds = ", ".join(self.classes)
-        return f"GeneratedLesions({self.length} of {kinds}, seed {self.seed})"

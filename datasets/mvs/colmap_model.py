@@ -213,14 +213,15 @@ class _Bytes:
     def __init__(self, path: Path) -> None:
         self.path, self.data, self.at = path, path.read_bytes(), 0
 
-    def take(self, form: str) -> tuple:
-        form = f"<{form}"
-        end = self.at + struct.calcsize(form)
-        if end > len(self.data):
+    def read(self, size: int) -> bytes:
+        part = self.data[self.at : self.at + size]
+        if len(part) < size:
             self.fail("cut short")
-        values = struct.unpack_from(form, self.data, self.at)
-        self.at = end
-        return values
+        self.at += size
+        return part
+
+    def take(self, form: str) -> tuple:
+        return struct.unpack(f"<{form}", self.read(struct.calcsize(f"<{form}")))
 
     def count(self, least: int) -> int:
         """Take the number of records of ``least`` bytes each, so that a wrong one fails at once."""
@@ -228,13 +229,6 @@ class _Bytes:
         if count * least > len(self.data) - self.at:
             self.fail(f"cut short ({count} records stated)")
         return count
-
-    def skip(self, count: int, size: int) -> np.ndarray:
-        start = self.at
-        self.at += count * size
-        if self.at > len(self.data):
-            self.fail("cut short")
-        return np.frombuffer(self.data, np.uint8, count * size, start)
 
     def word(self) -> str:
         end = self.data.find(b"\0", self.at)
@@ -271,7 +265,7 @@ def _binary_images(path: Path) -> list[Photograph]:
     for _ in range(data.count(72)):
         _, *pose, camera = data.take("i7di")
         name = data.word()
-        seen = data.skip(data.count(24), 24).view("<f8,<f8,<i8")["f2"]
+        seen = np.frombuffer(data.read(24 * data.count(24)), "<f8,<f8,<i8")["f2"]
         points = seen[seen >= 0].astype(np.int64)
         photographs.append(Photograph(name, camera, tuple(pose[:4]), tuple(pose[4:]), points))
     data.end()
@@ -282,7 +276,7 @@ def _binary_points(path: Path) -> dict[int, tuple[float, ...]]:
     data, points = _Bytes(path), {}
     for _ in range(data.count(51)):
         identifier, *place = data.take("q3d3Bd")[:4]
-        data.skip(data.count(8), 8)
+        data.read(8 * data.count(8))
         points[identifier] = tuple(place)
     data.end()
     return points

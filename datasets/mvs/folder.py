@@ -62,13 +62,13 @@ def open_folder(path: str | os.PathLike) -> Scene:
     entries = content.get("views") if isinstance(content, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{file}: want an object with a list 'views' of objects")
-    _check_keys(file, content, {"views", *_SHARED}, "")
+    _check_keys(str(file), content, {"views", *_SHARED})
     shared = {key: content[key] for key in _SHARED if key in content}
     views, listed = [], []
     parts: dict[str, list[str]] = {"photographs": [], "depth maps": [], "masks": []}
     for number, entry in enumerate(entries):
         where = f"{file}: view {number}"
-        _check_keys(where, entry, _KEYS, f" ({entry.get('image', 'without image')})")
+        _check_keys(f"{where} ({entry.get('image', 'without image')})", entry, _KEYS)
         views.append(_view({**shared, **entry}, root, where, parts))
         listed.append(entry.get("sources"))
     parts = {kind: paths for kind, paths in parts.items() if paths}
@@ -78,8 +78,8 @@ def open_folder(path: str | os.PathLike) -> Scene:
         return pair_by_poses(scene)
     names = {view.name: place for place, view in enumerate(views)}
     pairs = [
-        _sources(sources or [], names, f"{file}: view {number}")
-        for number, sources in enumerate(listed)
+        _sources(sources or [], names, view.camera_file)
+        for sources, view in zip(listed, views, strict=True)
     ]
     return replace(scene, pairs=pairs)
 
@@ -182,11 +182,10 @@ def _sources(sources: object, names: dict[str, int], where: str) -> list[tuple[i
     return pairs
 
 
-def _check_keys(where: object, entry: dict, known: set[str], tail: str) -> None:
-    unknown = sorted(set(entry) - known)
-    if unknown:
+def _check_keys(where: str, entry: dict, known: set[str]) -> None:
+    if unknown := sorted(set(entry) - known):
         raise ValueError(
-            f"{where}{tail}: unknown {', '.join(map(repr, unknown))}; known are "
+            f"{where}: unknown {', '.join(map(repr, unknown))}; known are "
             f"{', '.join(sorted(known))}"
         )
 

@@ -514,10 +514,13 @@ def sparse_points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
     Returns:
         Points (N, 3) float32, their colours (N, 3) uint8, and for each view the indices of those
         that it sees, in order.
+
+    Raises:
+        ValueError: no view has true depth.
     """
-    depths = [scene.depth(index) for index in range(len(scene))]
+    views = [(view, scene.depth(index)) for index, view in enumerate(scene.views)]
     kept_points, colours, seen = [], [], []
-    for index, known in enumerate(depths):
+    for index, (view, known) in enumerate(views):
         if known is None:
             continue
         height, width = known[0].shape[1:]
@@ -525,11 +528,8 @@ def sparse_points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
         grid = torch.zeros(height, width, dtype=torch.bool)
         grid[step // 2 :: step, step // 2 :: step] = True
         grid &= known[1][0]
-        view = scene.views[index]
         points = lift(known[0][0], view.intrinsics, view.extrinsics)[grid]
-        sees = torch.stack(
-            [_sees(scene, other, depths[other], points) for other in range(len(scene))]
-        )
+        sees = torch.stack([_sees(*other, points) for other in views])
         sees[index] = True
         kept = sees.sum(0) >= 2
         kept_points.append(points[kept])
@@ -537,15 +537,13 @@ def sparse_points(scene: Scene) -> tuple[Tensor, Tensor, list[Tensor]]:
         colours.append(torch.from_numpy(to_bytes(scene.image(index)))[grid][kept])
     if not kept_points:
         raise ValueError(f"scene {scene.name}: no view has true depth")
-    visible = torch.cat(seen, dim=1)
-    tracks = [row.nonzero()[:, 0] for row in visible]
+    tracks = [row.nonzero()[:, 0] for row in torch.cat(seen, dim=1)]
     return torch.cat(kept_points), torch.cat(colours), tracks
 
 
-def _sees(scene: Scene, index: int, known: tuple | None, points: Tensor) -> Tensor:
+def _sees(view: View, known: tuple | None, points: Tensor) -> Tensor:
     if known is None:
         return torch.zeros(len(points), dtype=torch.bool)
-    view = scene.views[index]
     pixels, depth = project(points, view.intrinsics, view.extrinsics)
     height, width = known[0].shape[1:]
     x, y = pixels.round().long().unbind(-1)

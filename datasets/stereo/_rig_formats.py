@@ -19,7 +19,7 @@ from ...vision.lenses import Lens
 
 #: Models by the words of Kalibr, ROS and EuRoC: those of the camera, and of its distortion.
 _WORDS = {
-    **{(c, d): "pinhole" for c in ("pinhole",) for d in ("none", "radtan", "radial-tangential")},
+    **{("pinhole", d): "pinhole" for d in ("none", "radtan", "radial-tangential")},
     **{("pinhole", d): "pinhole" for d in ("plumb_bob", "rational_polynomial", "thin_prism")},
     **{("pinhole", d): "fisheye" for d in ("equidistant", "equi", "fisheye", "kannala_brandt")},
     ("pinhole", "fov"): "fov",
@@ -140,9 +140,16 @@ def _size(value: Any, name: str) -> dict[str, int]:
     return {"width": int(width), "height": int(height)}
 
 
-def _named_lens(camera: str, distortion: str, own: np.ndarray, d: Any, size: Any) -> Lens:
+def _sides(data: Mapping[str, Any]) -> list[Any] | None:
+    """Width and height that have keys of their own."""
+    sides = [find(data, [f"image{side}", side]) for side in ("width", "height")]
+    return None if None in sides else sides
+
+
+def _named_lens(data: Mapping[str, Any], own: np.ndarray, d: Any, size: Any) -> Lens:
     """A lens by the words of Kalibr, ROS and EuRoC; `own` ends on fu fv pu pv."""
-    words = (camera.lower(), distortion.lower() or "none")
+    camera = str(data.get("camera_model", "pinhole")).lower()
+    words = (camera, str(data.get("distortion_model", "none")).lower() or "none")
     if words not in _WORDS:
         known = sorted({"-".join(pair) for pair in _WORDS})
         raise ValueError(f"unknown lens model {'-'.join(words)}: {', '.join(known)}")
@@ -168,21 +175,16 @@ def kalibr(data: Mapping[str, Any], cameras: Sequence[int] | None) -> Cameras:
             f"one camera is missing: there is no cam{missing[0] if missing else 1} in the file, "
             f"which has {' '.join(f'cam{number}' for number in there)}"
         )
-    lenses, poses = {}, {there[0]: np.eye(4)}
-    for number in there[: there.index(max(cameras)) + 1]:
-        name, camera = f"cam{number}", mapping(data[f"cam{number}"])
-        if number != there[0]:
-            before = there[there.index(number) - 1]
-            poses[number] = _step(data, before, number) @ poses[before]
+    both, pose = {}, np.eye(4)
+    for place, number in enumerate(there[: there.index(max(cameras)) + 1]):
+        camera = mapping(data[f"cam{number}"])
+        if place:
+            pose = _step(data, there[place - 1], number) @ pose
         if number in cameras:
-            own = numbers(camera.get("intrinsics"), f"intrinsics of {name}")
-            model, kind = (
-                str(camera.get(key, other))
-                for key, other in (("camera_model", "pinhole"), ("distortion_model", "none"))
-            )
-            size = camera.get("resolution")
-            lenses[number] = _named_lens(model, kind, own, camera.get("distortion_coeffs"), size)
-    left, right = ((lenses[number], poses[number]) for number in cameras)
+            own = numbers(camera.get("intrinsics"), f"intrinsics of cam{number}")
+            d, size = camera.get("distortion_coeffs"), camera.get("resolution")
+            both[number] = _named_lens(camera, own, d, size), pose
+    left, right = (both[number] for number in cameras)
     return Cameras(left, right, cameras, notes)
 
 
@@ -208,14 +210,9 @@ def euroc(data: Mapping[str, Any]) -> Camera:
     pose = numbers(data["T_BS"], "T_BS", 16).reshape(4, 4)
     if abs(np.linalg.det(pose)) < 1e-6:
         raise ValueError("T_BS cannot be inverted")
-    lens = _named_lens(
-        str(data.get("camera_model", "pinhole")),
-        str(data.get("distortion_model", "none")),
-        numbers(data.get("intrinsics", ""), "intrinsics"),
-        data.get("distortion_coefficients"),
-        data.get("resolution"),
-    )
-    return lens, np.linalg.inv(pose)
+    own = numbers(data.get("intrinsics", ""), "intrinsics")
+    d, size = data.get("distortion_coefficients"), data.get("resolution")
+    return _named_lens(data, own, d, size), np.linalg.inv(pose)
 
 
 def ros(data: Mapping[str, Any]) -> Camera:
@@ -230,14 +227,9 @@ def ros(data: Mapping[str, Any]) -> Camera:
             raise ValueError(f"no {names[1]} in the camera_info")
         parts.append(numbers(value, names[1], count))
     matrix, projection, rotation = parts
-    size = [find(data, [f"image{side}", side]) for side in ("width", "height")]
-    lens = _named_lens(
-        "pinhole",
-        str(find(data, ["distortionmodel"]) or "none"),
-        matrix[[0, 4, 2, 5]],
-        find(data, ["d", "distortioncoefficients"]),
-        None if None in size else size,
-    )
+    model = {"distortion_model": find(data, ["distortionmodel"]) or "none"}
+    d = find(data, ["d", "distortioncoefficients"])
+    lens = _named_lens(model, matrix[[0, 4, 2, 5]], d, _sides(data))
     if projection[0] <= 0:
         raise ValueError("projectionmatrix has no positive focal length")
     turned = rotation.reshape(3, 3).T
@@ -302,9 +294,7 @@ def _opencv_lens(
     if zero or last != [0, 0, 1]:
         raise ValueError(f"the matrix of the {side[1]} camera is not [fx 0 cx; 0 fy cy; 0 0 1]")
     size = find(data, ["imagesize", "size", "resolution"])
-    if size is None:
-        sides = [find(data, [f"image{name}", name]) for name in ("width", "height")]
-        size = None if None in sides else sides
+    size = _sides(data) if size is None else size
     return Lens(model, (fx, fy), (cx, cy), tuple(d), **_size(size, "image size"), skew=skew)
 
 

@@ -59,18 +59,12 @@ def published_records(
     of masks that apply, of which pixels of the value ``kept`` stay valid.
     """
     check_files(title, root, parts, **checks)
-    rows = zip(*([str(path) for path in paths] for paths in parts.values()), strict=True)
-    return [
-        StereoRecord(
-            name,
-            left,
-            right,
-            next(iter(truth), None),
-            encoding,
-            tuple((m, kept) for m in truth[1:]),
-        )
-        for name, (left, right, *truth) in zip(names, rows, strict=True)
-    ]
+    records = []
+    for name, *row in zip(names, *parts.values(), strict=True):
+        left, right, *truth = map(str, row)
+        masks = tuple((mask, kept) for mask in truth[1:])
+        records.append(StereoRecord(name, left, right, next(iter(truth), None), encoding, masks))
+    return records
 
 
 class StereoDataset(FileDataset):

@@ -209,27 +209,21 @@ def _side_by_side(root: Path, encoding: str | None) -> list[StereoRecord]:
             f"{sides[0]} holds {len(lefts)} images and {sides[1]} {len(rights)}: they are paired "
             "in sorted order, so the counts must agree"
         )
-    columns = [lefts, rights]
     folder = next(filter(Path.is_dir, (root / name for name in _TRUTHS)), None)
     maps = [] if folder is None else sorted(map(str, files_in(folder, _SUFFIXES)))
     if len(maps) == len(lefts):
-        columns.append(maps)
-    records = _paired(columns, encoding)
-    if len(maps) == len(lefts):
-        return records
+        return _paired([lefts, rights, maps], encoding)
+    records = _paired([lefts, rights], encoding)
     ranked = sorted(maps, key=lambda file: -_SUFFIXES.index(Path(file).suffix.lower()))
-    known = {_stem(file): file for file in ranked}
-    if maps and not known.keys() & set(map(_stem, lefts)):
+    known = {Path(file).stem: file for file in ranked}
+    records = [r._replace(disparity=known.get(Path(r.left).stem)) for r in records]
+    if maps and not any(record.disparity for record in records):
         warnings.warn(
             f"{folder}: {len(maps)} disparity maps for {len(lefts)} images, and none has the name "
             "of a left one: none is taken",
             stacklevel=3,
         )
-    return [record._replace(disparity=known.get(_stem(record.left))) for record in records]
-
-
-def _stem(file: str) -> str:
-    return Path(file).stem
+    return records
 
 
 def _each_its_own(root: Path, encoding: str | None) -> list[StereoRecord]:

@@ -216,12 +216,9 @@ def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
     with atomic_write(path) as temporary:
         file = cv2.FileStorage(os.fspath(temporary), cv2.FILE_STORAGE_WRITE)
         for number, lens in enumerate((rig.left, right), start=1):
-            matrix = [
-                [lens.focal[0], lens.skew, lens.centre[0]],
-                [0, lens.focal[1], lens.centre[1]],
-            ]
+            (fx, fy), (cx, cy) = lens.focal, lens.centre
             file.write(f"lens_model{number}", lens.model)
-            file.write(f"M{number}", np.array([*matrix, [0, 0, 1]]))
+            file.write(f"M{number}", np.array([[fx, lens.skew, cx], [0, fy, cy], [0, 0, 1.0]]))
             file.write(f"D{number}", np.array([lens.distortion or (0.0,) * 4]))
         file.write("R", rig.rotation)
         file.write("T", rig.translation[:, None])

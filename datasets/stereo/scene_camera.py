@@ -41,13 +41,6 @@ def _block_transform(images: Tensor, quality: float) -> Tensor:
     return blocks.transpose(2, 3).reshape(padded.shape)[:, :height, :width]
 
 
-def _smooth_field(
-    generator: torch.Generator, height: int, width: int, device: torch.device
-) -> Tensor:
-    coarse = torch.randn(1, 1, 4, 6, generator=generator).to(device)
-    return F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)[0]
-
-
 def photograph(
     images: Sequence[Tensor], generator: torch.Generator, lens: bool = True
 ) -> list[Tensor]:
@@ -92,7 +85,9 @@ def photograph(
         image = image * (tint * own).to(device) * exposure
         falloff = 1 - vignette * (1 + 0.3 * differ * uniform(-1, 1)) * radius
         if sheen > 0:
-            falloff = falloff * (1 + sheen * _smooth_field(generator, height, width, device))
+            coarse = torch.randn(1, 1, 4, 6, generator=generator).to(device)
+            field = F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)[0]
+            falloff = falloff * (1 + sheen * field)
         image = (image * falloff + 0.03 * differ * uniform(-1, 1)).clamp(1e-4, 1.0)
         image = image ** (gamma * 2 ** (differ * uniform(-0.3, 0.3)))
         if grey:

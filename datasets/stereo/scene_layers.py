@@ -24,7 +24,6 @@ from .scene_textures import SIZE, WAVELENGTH, TextureBank
 
 __all__ = ["BACKGROUNDS", "KINDS", "LAYERS", "coverage", "draw_scene", "sample"]
 
-KINDS = ("full", "ellipse", "box", "polygon", "blob", "fence", "strokes", "ring")
 BACKGROUNDS = 5
 LAYERS = BACKGROUNDS + 36
 _STEEPEST = 0.5
@@ -336,6 +335,7 @@ def _ring(u: Tensor, v: Tensor, p: dict[str, Tensor], bank: TextureBank) -> Tens
 
 
 _OUTLINES = {
+    "full": lambda u, v, p, bank: torch.full_like(u, 1e3),
     "ellipse": _ellipse,
     "box": _box,
     "polygon": _polygon,
@@ -344,6 +344,7 @@ _OUTLINES = {
     "strokes": _strokes,
     "ring": _ring,
 }
+KINDS = tuple(_OUTLINES)
 
 
 def coverage(
@@ -355,13 +356,8 @@ def coverage(
     parameters (B, 1, 1) each, and the kinds those of outline that occur among the B scenes.
     """
     u, v = p["cos"] * x + p["sin"] * y, p["cos"] * y - p["sin"] * x
-
-    def inside(kind: int) -> Tensor:
-        name = KINDS[kind]
-        return torch.full_like(u, 1e3) if name == "full" else _OUTLINES[name](u, v, p, bank)
-
     first, *others = sorted(kinds)
-    result = inside(first)
+    result = _OUTLINES[KINDS[first]](u, v, p, bank)
     for kind in others:
-        result = torch.where(p["kind"] == kind, inside(kind), result)
+        result = torch.where(p["kind"] == kind, _OUTLINES[KINDS[kind]](u, v, p, bank), result)
     return (result * p["active"] + (p["active"] - 1.0)).add_(0.5).clamp_(0.0, 1.0)

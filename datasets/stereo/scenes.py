@@ -367,6 +367,7 @@ class GeneratedStereo(MadeDataset):
         if length < 1:
             raise ValueError(f"generated scenes: length {length}: want at least 1")
         self.length, self.height, self.width, self.seed = length, height, width, seed
+        self.what = f"{height}x{width}"
         self._look: dict[str, Any] = {
             "max_disparity": max_disparity,
             "vertical_offset": vertical_offset,
@@ -374,7 +375,7 @@ class GeneratedStereo(MadeDataset):
             "clutter": clutter,
         }
         limits = f"{max_disparity:g}-{vertical_offset:g}-{int(photometric)}-{clutter:g}"
-        name = f"v{_VERSION}-{seed}-{height}x{width}-{limits}"
+        name = f"v{_VERSION}-{seed}-{self.what}-{limits}"
         # Pictures with photometric changes come in steps of 1/255: a byte loses nothing.
         self.cache = SampleCache(cache, name, ["left", "right"] if photometric else [])
 
@@ -383,6 +384,3 @@ class GeneratedStereo(MadeDataset):
             1, self.height, self.width, seed=self.seed, first=index, **self._look
         )
         return {name: value[0] for name, value in scene.items()}
-
-    def __repr__(self) -> str:
-        return f"GeneratedStereo({self.length} of {self.height}x{self.width}, seed {self.seed})"

@@ -249,12 +249,11 @@ def resize(sample: dict, height: int, width: int) -> dict:
             resized = F.interpolate(value[None].float(), size, mode="nearest-exact")
             out[key] = resized[0].to(value.dtype)
     if "disparity" in sample:
-        disparity, valid = sample["disparity"][None], sample["valid"][None]
-        near = F.interpolate(disparity, size, mode="nearest-exact")
-        smooth = F.interpolate(disparity, size, mode="bilinear")
-        known = F.interpolate(valid.float(), size, mode="bilinear") > 0.999
+        near = out["disparity"]
+        smooth = F.interpolate(sample["disparity"][None], size, mode="bilinear")[0]
+        known = F.interpolate(sample["valid"][None].float(), size, mode="bilinear")[0] > 0.999
         agree = known & ((smooth - near).abs() < 0.5)
-        out["disparity"] = torch.where(agree, smooth, near)[0] * (width / old_width)
+        out["disparity"] = torch.where(agree, smooth, near) * (width / old_width)
     return out
 
 

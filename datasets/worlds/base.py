@@ -99,16 +99,13 @@ class WorldDataset(MadeDataset):
         if floating is not None and floating < 0:
             raise ValueError(f"world: floating {floating}: want 0 or more")
         self.length, self.height, self.width, self.seed = length, height, width, seed
+        self.what = f"{height}x{width}"
         self.layouts, self.folders, self.floating = tuple(layouts), folders, floating
         self.photometric, self.surfaces = photometric, surfaces
         kind = f"{kind}-{'.'.join(layouts)}-{int(photometric)}-{fingerprint(**folders)}-{floating}"
         kind += "-surfaces" * surfaces
-        name = f"world{WORLD_VERSION}-{seed}-{height}x{width}-{kind}"
+        name = f"world{WORLD_VERSION}-{seed}-{self.what}-{kind}"
         self.cache = SampleCache(cache, name, pictures if photometric else ())
-
-    def __repr__(self) -> str:
-        size = f"{self.height}x{self.width}"
-        return f"{type(self).__name__}({self.length} of {size}, seed {self.seed})"
 
     def _draws(self, index: int) -> Draws:
         return Draws("world", self.seed, index)

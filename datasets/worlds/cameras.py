@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .world import Hits, World, column
 
-__all__ = ["Panorama", "Pinhole", "View", "coarse_hits", "frame", "render"]
+__all__ = ["Panorama", "Pinhole", "View", "coarse_hits", "frame", "grid", "render"]
 
 _JUMP = 0.03  # relative step of depth that counts as an edge
 _FOLD = 0.7  # cosine between normals below which an edge is seen
@@ -129,6 +129,12 @@ def frame(gaze: np.ndarray, roll: float = 0.0) -> np.ndarray:
     return np.stack([cos * right + sin * down, cos * down - sin * right, ahead])
 
 
+def grid(height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Coordinates x and y, (H * W,) each, of all pixels."""
+    y, x = torch.meshgrid(torch.arange(float(height)), torch.arange(float(width)), indexing="ij")
+    return x.flatten(), y.flatten()
+
+
 def coarse_hits(world: World, camera: _Camera) -> Hits:
     """What a coarse grid of a camera's rays hits."""
     steps = (torch.arange(24) + 0.5) / 24
@@ -139,9 +145,7 @@ def coarse_hits(world: World, camera: _Camera) -> Hits:
 def render(world: World, camera: _Camera) -> View:
     """Take a picture."""
     shape = (camera.height, camera.width)
-    y, x = (part.flatten() for part in torch.meshgrid(
-        *map(torch.arange, map(float, shape)), indexing="ij"
-    ))  # fmt: skip
+    x, y = grid(*shape)
     origin, rays = column(camera.eye), camera.rays(x, y)
     hits = world.cast(origin, rays)
     openness = _openness(world, origin, rays, hits, shape)
@@ -154,9 +158,8 @@ def render(world: World, camera: _Camera) -> View:
         lean = 1 - 2 * ((x[edges] + y[edges]) % 2)
         side = torch.tensor([-_FINE, _FINE])[:, None]
         fine_x, fine_y = (x[edges] + side).flatten(), (y[edges] + side * lean).flatten()
-        fine = world.colours(
-            origin, camera.rays(fine_x, fine_y), camera.pixel, openness=openness[edges].repeat(2)
-        )
+        fine_rays, opened = camera.rays(fine_x, fine_y), openness[edges].repeat(2)
+        fine = world.colours(origin, fine_rays, camera.pixel, openness=opened)
         # A highlight would outshine all else in the mean.
         samples = torch.cat([colours[:, None, edges], fine.view(3, 2, -1)], dim=1)
         colours[:, edges] = samples.clamp_max(1.5).mean(dim=1)

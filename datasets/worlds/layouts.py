@@ -58,8 +58,18 @@ class _Builder:
             material = draw_material(self.draws, self.stock.textures, kind)
             self.things.append(Thing(shape, material, self._instance))
 
-    def world(self, ambient: float, warmth: float, sky: np.ndarray) -> World:
-        tone = np.array([1 + warmth, 1.0, 1 - warmth], np.float32)
+    def place(
+        self,
+        eye: np.ndarray,
+        gaze: np.ndarray,
+        room: np.ndarray,
+        sky: np.ndarray,
+        brightness: tuple[float, float],
+        warmth: tuple[float, float],
+    ) -> Place:
+        """Where one stands among all things; limits of the ambient light's draws."""
+        ambient, warm = self.draws.uniform(*brightness), self.draws.uniform(*warmth)
+        tone = np.array([1 + warm, 1.0, 1 - warm], np.float32)
         around = Sky(*sky)
         if self.stock.panoramas and self.draws.uniform() < 0.7:
             panorama = self.pick(self.stock.panoramas)
@@ -67,7 +77,8 @@ class _Builder:
             bright = float(sky.mean()) / max(mean, 0.02)
             turn = self.draws.uniform(0, 2 * math.pi)
             around = Sky(sky[0], sky[1], panorama, turn, bright)
-        return World(self.things, self.lights, ambient * tone, around, self.stock.textures)
+        world = World(self.things, self.lights, ambient * tone, around, self.stock.textures)
+        return Place(world, eye, gaze, room)
 
     def pick(self, options: Sequence[_T]) -> _T:
         return options[int(self.draws.uniform(0, len(options)))]
@@ -130,9 +141,7 @@ def _room(build: _Builder, floating: int) -> Place:
         build.lights.append(Light(at, power * _tone(draws), False))
     sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.3, 1.0)
     room = np.array([[-0.4 * width, 0.5, -0.4 * depth], [0.4 * width, 1.9, 0.4 * depth]])
-    return Place(
-        build.world(draws.uniform(0.2, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze, room
-    )
+    return build.place(eye, gaze, room, sky, (0.2, 0.55), (-0.08, 0.12))
 
 
 def _street(build: _Builder, floating: int) -> Place:
@@ -173,9 +182,7 @@ def _street(build: _Builder, floating: int) -> Place:
     build.lights.append(Light(sun, draws.uniform(0.5, 1.3) * np.array([1.0, 0.96, 0.88]), True))
     sky = np.array([[0.85, 0.9, 0.95], [0.35, 0.55, 0.9]]) * draws.uniform(0.6, 1.0)
     room = np.array([[-0.4 * road, 1.0, 0.0], [0.4 * road, 2.2, 20.0]])
-    return Place(
-        build.world(draws.uniform(0.25, 0.5), draws.uniform(-0.1, 0.05), sky), eye, gaze, room
-    )
+    return build.place(eye, gaze, room, sky, (0.25, 0.5), (-0.1, 0.05))
 
 
 def _table_top(build: _Builder, floating: int) -> Place:
@@ -196,9 +203,7 @@ def _table_top(build: _Builder, floating: int) -> Place:
     build.lights.append(Light(lamp, draws.uniform(0.6, 1.8) * _tone(draws), False))
     sky = np.array([[0.8, 0.8, 0.8], [0.7, 0.75, 0.8]])
     room = np.array([[-0.5 * side, 0.1, -0.5 * side], [0.5 * side, 0.8, 0.5 * side]])
-    return Place(
-        build.world(draws.uniform(0.25, 0.55), draws.uniform(-0.08, 0.12), sky), eye, gaze, room
-    )
+    return build.place(eye, gaze, room, sky, (0.25, 0.55), (-0.08, 0.12))
 
 
 LAYOUTS: dict[str, Callable[[_Builder, int], Place]] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..draws import Draws
 from .base import WorldDataset
-from .cameras import Panorama, render
+from .cameras import Panorama, grid, render
 from .layouts import Place
 from .world import column
 
@@ -72,11 +72,10 @@ class WorldPanoramas(WorldDataset):
 
 def _standing(place: Place, draws: Draws) -> np.ndarray:
     """Where nothing is near: the best of some places."""
-    y, x = torch.meshgrid(torch.arange(8.0), torch.arange(16.0), indexing="ij")
     best, widest = place.eye, -1.0
     for _ in range(_TRIES):
         eye = place.room[0] + draws.uniforms(3) * (place.room[1] - place.room[0])
-        rays = Panorama(eye, 0.0, 8).rays(x.flatten(), y.flatten())
+        rays = Panorama(eye, 0.0, 8).rays(*grid(8, 16))
         clear = float(place.world.cast(column(eye), rays).distance.min())
         if clear > widest:
             best, widest = eye, clear

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..draws import Draws
 from .base import WorldDataset, quantile
-from .cameras import Pinhole, coarse_hits, frame, render
+from .cameras import Pinhole, coarse_hits, frame, grid, render
 from .layouts import Place
 from .stereo import occluded, pair_truth
 from .world import World, column
@@ -135,10 +135,8 @@ def _swing(turns: float) -> np.ndarray:
 
 def _seen_by(before: Pinhole, camera: Pinhole, distance: Tensor, seen: Tensor) -> Tensor:
     """Where another camera sees each pixel's point, (2, H, W); NaN where it does not."""
-    y, x = torch.meshgrid(
-        torch.arange(float(camera.height)), torch.arange(float(camera.width)), indexing="ij"
-    )
-    points = column(camera.eye) + distance.flatten() * camera.rays(x.flatten(), y.flatten())
+    rays = camera.rays(*grid(camera.height, camera.width))
+    points = column(camera.eye) + distance.flatten() * rays
     right, down, ahead = torch.from_numpy(np.float32(before.axes)) @ (points - column(before.eye))
     k = before.intrinsics
     place = torch.stack([k[0, 0] * right / ahead + k[0, 2], k[1, 1] * down / ahead + k[1, 2]])

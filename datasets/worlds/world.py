@@ -149,21 +149,17 @@ class World:
             Colours (3, N) float32, linear, not bounded above.
         """
         hits = self.cast(origin, directions) if hits is None else hits
+        openness = torch.ones_like(directions[0]) if openness is None else openness
         colours = torch.empty_like(directions)
         for start in range(0, directions.shape[1], _BLOCK):
-            part = slice(start, start + _BLOCK)
-            along = directions[:, part]
+            part: slice | Tensor = slice(start, start + _BLOCK)
             seen = hits.distance[part].isfinite()
-            opened = None if openness is None else openness[part]
-            if seen.all():
+            if not seen.all():
+                colours[:, part] = self._sky.look(directions[:, part])
+                part = start + seen.nonzero()[:, 0]
+            if seen.any():
+                along, opened = directions[:, part], openness[part]
                 colours[:, part] = self._shade(origin, along, pixel, hits, part, opened)
-                continue
-            colours[:, part] = self._sky.look(along)
-            chosen = seen.nonzero()[:, 0]
-            if len(chosen):
-                opened = None if opened is None else opened[chosen]
-                shaded = self._shade(origin, along[:, chosen], pixel, hits, start + chosen, opened)
-                colours[:, start + chosen] = shaded
         return colours
 
     def openness(self, points: Tensor, normals: Tensor, reach: float) -> Tensor:
@@ -190,7 +186,7 @@ class World:
         pixel: float,
         hits: Hits,
         part: slice | Tensor,
-        openness: Tensor | None,
+        openness: Tensor,
     ) -> Tensor:
         distance, normal = hits.distance[part], hits.normal[:, part]
         points = origin + along * distance
@@ -199,9 +195,7 @@ class World:
         footprint = distance * pixel * ahead.neg().clamp_min(0.05).rsqrt()
         albedo = self._albedo(looks, hits.place[:, part], footprint)
         gloss, mirror, shine, through = looks[10:14]
-        lit = self._ambient * (0.75 + 0.25 * normal[1])
-        if openness is not None:
-            lit = lit * openness
+        lit = self._ambient * (0.75 + 0.25 * normal[1]) * openness
         bright = torch.zeros_like(lit)
         near: Tensor | float
         far: Tensor | float

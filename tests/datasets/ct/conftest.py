@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from vizoo.datasets.ct import Chest
+from vizoo.datasets.ct import Chest, write_dicom
 
 pytest.importorskip("pydicom")
 pytest.importorskip("nibabel")
@@ -15,3 +17,9 @@ pytest.importorskip("nibabel")
 def scan() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values (12, 20, 24), lesions, affine of a chest with opacities."""
     return Chest(1, "covid").scan((12, 20, 24))
+
+
+@pytest.fixture
+def series(tmp_path, scan) -> Path:
+    """That scan as a DICOM series."""
+    return write_dicom(tmp_path / "series", scan[0], scan[2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import pydicom
@@ -24,6 +25,22 @@ from vizoo.datasets.ct.volume import lung_share
 SLOPE = np.array([1.5, -2.0, 3.0])  # Hounsfield units a millimetre to the left, back and head
 
 
+@contextmanager
+def edited(file):
+    """What is in a DICOM file, to be changed."""
+    image = pydicom.dcmread(file)
+    yield image
+    image.save_as(file)
+
+
+def change(*files, **tags):
+    """Give DICOM files other tags."""
+    for file in files:
+        with edited(file) as image:
+            for name, value in tags.items():
+                setattr(image, name, value)
+
+
 def field(places):
     """A scan whose units say where in the patient one is: interpolation changes nothing."""
     return places @ SLOPE - 300.0
@@ -37,13 +54,12 @@ def write_field(folder, positions, directions=((1, 0, 0), (0, 1, 0)), spacing=(2
     values = np.stack([field(inside + place) for place in positions])
     write_dicom(folder, np.zeros(values.shape, np.int16), np.diag([-1.0, -1, 1, 1]))
     for file, plane, place in zip(sorted(folder.iterdir()), values, positions, strict=True):
-        image = pydicom.dcmread(file)
-        image.ImagePositionPatient = [f"{number:.6f}" for number in place]
-        image.ImageOrientationPatient = [*map(str, right), *map(str, down)]
-        image.PixelSpacing = list(spacing)
-        image.RescaleSlope, image.RescaleIntercept = "0.05", "-1024"
-        image.PixelData = np.rint((plane + 1024) / 0.05).astype(np.uint16).tobytes()
-        image.save_as(file)
+        with edited(file) as image:
+            image.ImagePositionPatient = [f"{number:.6f}" for number in place]
+            image.ImageOrientationPatient = [*map(str, right), *map(str, down)]
+            image.PixelSpacing = list(spacing)
+            image.RescaleSlope, image.RescaleIntercept = "0.05", "-1024"
+            image.PixelData = np.rint((plane + 1024) / 0.05).astype(np.uint16).tobytes()
     return folder
 
 
@@ -125,10 +141,9 @@ def test_two_scans_in_one_series_are_refused(tmp_path, line):
 def test_whole_numbers_stay_whole_where_slices_are_shifted(tmp_path, scan):
     folder = write_dicom(tmp_path / "a", scan[0], scan[2])
     for file in folder.iterdir():
-        image = pydicom.dcmread(file)
-        x, y, z = image.ImagePositionPatient
-        image.ImagePositionPatient = [x, f"{y + 0.3 * z:.6f}", z]
-        image.save_as(file)
+        with edited(file) as image:
+            x, y, z = image.ImagePositionPatient
+            image.ImagePositionPatient = [x, f"{y + 0.3 * z:.6f}", z]
     with pytest.warns(UserWarning, match="gantry tilted by 17 degrees"):
         volume = read_dicom(folder)
     assert volume.values.dtype == np.int16 and volume.resampled
@@ -136,16 +151,10 @@ def test_whole_numbers_stay_whole_where_slices_are_shifted(tmp_path, scan):
     assert not read_dicom(folder, resample=False).resampled
 
 
-@pytest.fixture
-def series(tmp_path, scan):
-    return write_dicom(tmp_path / "series", scan[0], scan[2])
-
-
 def test_a_deflated_series(series, scan):
     for file in series.iterdir():
-        image = pydicom.dcmread(file)
-        image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-        image.save_as(file)
+        with edited(file) as image:
+            image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
     assert np.array_equal(read_scan(series).values, scan[0])
 
 
@@ -166,14 +175,10 @@ def test_files_without_preamble(series, scan, implicit, name):
 
 def test_without_modality_the_class_tells(series, scan, line):
     for file in series.iterdir():
-        image = pydicom.dcmread(file)
-        del image.Modality
-        image.save_as(file)
+        with edited(file) as image:
+            del image.Modality
     assert np.array_equal(read_scan(series).values, scan[0])
-    for file in series.iterdir():
-        image = pydicom.dcmread(file)
-        image.SOPClassUID = "1.2.840.10008.5.1.4.1.1.4"
-        image.save_as(file)
+    change(*series.iterdir(), SOPClassUID="1.2.840.10008.5.1.4.1.1.4")
     assert "modality MR Image Storage; wants a CT series" in line(lambda: read_scan(series))
 
 
@@ -221,13 +226,12 @@ def test_enhanced_ct(series, tmp_path, scan, order, line):
     assert np.array_equal(volume.values, scan[0])
     np.testing.assert_allclose(volume.affine, plain.affine)
     assert list(list_series(folder).values()) == ["12 slices, 'generated chest'"]
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    del image.PerFrameFunctionalGroupsSequence[4].PlanePositionSequence
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        del image.PerFrameFunctionalGroupsSequence[4].PlanePositionSequence
     said = line(lambda: read_scan(folder))
     assert "enhanced.dcm: no usable ImagePositionPatient of slice 5" in said
-    del image.PerFrameFunctionalGroupsSequence[4]
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        del image.PerFrameFunctionalGroupsSequence[4]
     assert "12 images, and the places of 11" in line(lambda: read_scan(folder))
 
 
@@ -242,9 +246,8 @@ def test_frames_do_not_cost_the_header_each(series, tmp_path, scan, monkeypatch)
 
 def test_an_enhanced_series_that_is_deflated(series, tmp_path, scan):
     folder = enhance(series, tmp_path / "enhanced")
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
     assert np.array_equal(read_scan(folder).values, scan[0])
 
 
@@ -253,20 +256,17 @@ def test_an_enhanced_scan_in_several_files(series, tmp_path, scan):
     for name, part in (("a", range(7)), ("b", range(7, 12))):
         enhance(series, tmp_path / name, list(part))
     (tmp_path / "b/enhanced.dcm").rename(tmp_path / "a/rest.dcm")
-    image = pydicom.dcmread(tmp_path / "a/rest.dcm")
-    image.SOPInstanceUID = "1.2.3"
-    image.save_as(tmp_path / "a/rest.dcm")
+    change(tmp_path / "a/rest.dcm", SOPInstanceUID="1.2.3")
     assert np.array_equal(read_scan(tmp_path / "a").values, scan[0])
 
 
 def test_compressed_in_a_form_that_no_decoder_reads(series, line):
     """The message of damage says too what reads more."""
     for file in series.iterdir():
-        image = pydicom.dcmread(file)
-        image.PixelData = pydicom.encaps.encapsulate([b"\xff\xd8\xff\xd9"])
-        image["PixelData"].VR = "OB"
-        image.file_meta.TransferSyntaxUID = JPEGExtended12Bit
-        image.save_as(file)
+        with edited(file) as image:
+            image.PixelData = pydicom.encaps.encapsulate([b"\xff\xd8\xff\xd9"])
+            image["PixelData"].VR = "OB"
+            image.file_meta.TransferSyntaxUID = JPEGExtended12Bit
     assert "pip install 'vizoo[ct]'" in line(lambda: read_scan(series))
 
 
@@ -283,19 +283,10 @@ def test_what_a_series_says_of_itself(series):
     told = {"SeriesDescription": "Lung 1.0", "ProtocolName": "Thorax", "StudyDescription": "CT"}
     code = Dataset()
     code.CodeMeaning = "Head"
-    for file in series.iterdir():
-        change(file, **told, AnatomicRegionSequence=Sequence([code]))
+    change(*series.iterdir(), **told, AnatomicRegionSequence=Sequence([code]))
     volume = read_scan(series)
     assert volume.part == "Head" and told.items() <= volume.told.items()
     assert volume.told["ImageType"] == "DERIVED\\SECONDARY\\AXIAL"
-
-
-def change(file, **tags):
-    """Give a DICOM file other tags."""
-    image = pydicom.dcmread(file)
-    for name, value in tags.items():
-        setattr(image, name, value)
-    image.save_as(file)
 
 
 def test_phases_of_one_place_are_named(series, tmp_path, scan, line):
@@ -310,13 +301,12 @@ def test_phases_of_one_place_are_named(series, tmp_path, scan, line):
         change(file, ImagePositionPatient=[x, y, f"{z + 0.01:.6f}"])
     assert "lie at one position (AcquisitionNumber 1 and 2)" in line(lambda: read_scan(series))
     folder = enhance(write_dicom(tmp_path / "c", scan[0], scan[2]), tmp_path / "enhanced")
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
-        content = Dataset()
-        content.TemporalPositionIndex = 1 + number % 2
-        frame.FrameContentSequence = Sequence([content])
-        frame.PlanePositionSequence[0].ImagePositionPatient = [0, 0, number // 2]
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+            content = Dataset()
+            content.TemporalPositionIndex = 1 + number % 2
+            frame.FrameContentSequence = Sequence([content])
+            frame.PlanePositionSequence[0].ImagePositionPatient = [0, 0, number // 2]
     said = line(lambda: read_scan(folder))
     assert "(slice 1) and enhanced.dcm (slice 2) lie at one position (TemporalP" in said
     assert "TemporalPositionIndex 1 and 2" in said
@@ -324,11 +314,9 @@ def test_phases_of_one_place_are_named(series, tmp_path, scan, line):
 
 def test_kernels_are_not_mixed(series, line):
     """Two reconstructions of which each lies half-way between the slices of the other."""
-    for file in series.iterdir():
-        change(file, ConvolutionKernel=["Bl57", "3"])
+    change(*series.iterdir(), ConvolutionKernel=["Bl57", "3"])
     assert len(read_scan(series).values) == 12
-    for file in sorted(series.iterdir())[::2]:
-        change(file, ConvolutionKernel=["Br40", "3"])
+    change(*sorted(series.iterdir())[::2], ConvolutionKernel=["Br40", "3"])
     said = line(lambda: read_scan(series))
     assert r"kernel Br40\3 in 0001.dcm" in said and r"kernel Bl57\3 in 0002.dcm" in said
 
@@ -345,38 +333,34 @@ def test_kernels_are_not_mixed(series, line):
     ],
 )
 def test_values_that_are_no_plain_ct(series, line, tags, said):
-    for file in series.iterdir():
-        change(file, **tags)
+    change(*series.iterdir(), **tags)
     assert said in line(lambda: read_scan(series))
 
 
 @pytest.mark.parametrize("units", ["HU", "US", "HU_MOD", "", "Hounsfield Units"])
 def test_units_that_are_hounsfield_or_unspecified(series, scan, units):
-    for file in series.iterdir():
-        change(file, RescaleType=units)
+    change(*series.iterdir(), RescaleType=units)
     assert np.array_equal(read_scan(series).values, scan[0])
 
 
 def test_units_of_enhanced_ct(series, tmp_path, line):
     folder = enhance(series, tmp_path / "enhanced")
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    shared = image.SharedFunctionalGroupsSequence[0].PixelValueTransformationSequence[0]
-    del image.RescaleType
-    shared.RescaleType = "EDW"
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        shared = image.SharedFunctionalGroupsSequence[0].PixelValueTransformationSequence[0]
+        del image.RescaleType
+        shared.RescaleType = "EDW"
     assert "its values are EDW" in line(lambda: read_scan(folder))
 
 
 def test_kinds_of_frames(series, tmp_path):
     """A localiser among others; what else a frame says of itself."""
     folder = enhance(series, tmp_path / "enhanced")
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
-        kind = Dataset()
-        kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME" if number else "LOCALIZER", "MAXIMUM"]
-        kind.VolumeBasedCalculationTechnique = "MAX_IP"
-        frame.CTImageFrameTypeSequence = Sequence([kind])
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+            kind = Dataset()
+            kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME" if number else "LOCALIZER", "MAXIMUM"]
+            kind.VolumeBasedCalculationTechnique = "MAX_IP"
+            frame.CTImageFrameTypeSequence = Sequence([kind])
     with pytest.warns(UserWarning, match="1 localisers"):
         volume = read_scan(folder)
     assert len(volume.values) == 11 and volume.told["ImageType"].endswith("VOLUME\\MAXIMUM")
@@ -385,15 +369,13 @@ def test_kinds_of_frames(series, tmp_path):
 
 def test_each_frame_has_units_of_its_own(series, tmp_path, scan):
     folder = enhance(series, tmp_path / "enhanced")
-    image = pydicom.dcmread(folder / "enhanced.dcm")
-    image.SOPClassUID = LegacyConvertedEnhancedCTImageStorage
-    shared = image.SharedFunctionalGroupsSequence[0]
-    for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
-        units = Dataset()
-        units.RescaleSlope, units.RescaleIntercept = "1", str(number - 1024)
-        frame.PixelValueTransformationSequence = Sequence([units])
-    del shared.PixelValueTransformationSequence
-    image.save_as(folder / "enhanced.dcm")
+    with edited(folder / "enhanced.dcm") as image:
+        image.SOPClassUID = LegacyConvertedEnhancedCTImageStorage
+        for number, frame in enumerate(image.PerFrameFunctionalGroupsSequence):
+            units = Dataset()
+            units.RescaleSlope, units.RescaleIntercept = "1", str(number - 1024)
+            frame.PixelValueTransformationSequence = Sequence([units])
+        del image.SharedFunctionalGroupsSequence[0].PixelValueTransformationSequence
     wanted = scan[0] + np.arange(12, dtype=np.int16)[:, None, None]
     assert np.array_equal(read_scan(folder).values, wanted)
 
@@ -435,12 +417,11 @@ def test_bits_beyond_those_stored_do_not_count(series, scan):
 
 
 def test_loss_is_told(series):
-    for file in series.iterdir():
-        change(file, LossyImageCompression="00")
+    change(*series.iterdir(), LossyImageCompression="00")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         read_scan(series)
-    change(file, LossyImageCompression="01")
+    change(next(series.iterdir()), LossyImageCompression="01")
     with pytest.warns(UserWarning, match="series: was compressed with loss"):
         read_scan(series)
 
@@ -460,10 +441,7 @@ def test_objects_of_makers_and_pictures_of_doses_lie_beside_a_series(series, sca
 
 
 def test_a_scan_without_hounsfield_units_is_refused(series, line):
-    for file in series.iterdir():
-        image = pydicom.dcmread(file)
-        image.RescaleIntercept = "1000"
-        image.save_as(file)
+    change(*series.iterdir(), RescaleIntercept="1000")
     assert "are no Hounsfield units" in line(lambda: read_scan(series))
 
 

@@ -13,11 +13,6 @@ from vizoo.datasets.ct import CTPreset, list_series, prepare, read_nifti, read_s
 from vizoo.datasets.ct import write_nifti as write
 
 
-@pytest.fixture
-def series(tmp_path, scan):
-    return write_dicom(tmp_path / "series", scan[0], scan[2])
-
-
 def change(file, **tags):
     """Give a DICOM file other tags; None deletes one."""
     image = pydicom.dcmread(file)

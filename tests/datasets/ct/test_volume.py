@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pydicom
 import pytest
 import torch
 
@@ -91,8 +92,6 @@ def test_dicom_round_trip(tmp_path, scan, codes):
 
 def test_dicom_files_are_whole(tmp_path, scan):
     """What a viewer asks for is there, and the same series is written the same."""
-    import pydicom
-
     first, again, other = (
         sorted(write_dicom(tmp_path / name, scan[0], scan[2], "p", name[0]).iterdir())
         for name in ("a1", "a2", "b1")
@@ -106,31 +105,25 @@ def test_dicom_files_are_whole(tmp_path, scan):
         assert tag in headers[0], tag
 
 
-def test_a_tilted_gantry_and_fractions(tmp_path, scan):
-    import pydicom
-
-    folder = write_dicom(tmp_path / "a", scan[0], scan[2])
-    for file in folder.iterdir():
+def test_a_tilted_gantry_and_fractions(series, scan):
+    for file in series.iterdir():
         image = pydicom.dcmread(file)
         image.RescaleSlope = "0.5"
         x, y, z = image.ImagePositionPatient
         image.ImagePositionPatient = [x, y + 0.2 * z, z]
         image.save_as(file)
-    found = read_dicom(folder, resample=False)
+    found = read_dicom(series, resample=False)
     assert found.values.dtype == np.float32
     np.testing.assert_allclose(found.values, (scan[0] + 1024) / 2 - 1024)
     np.testing.assert_allclose(found.affine[:3, 2], [0, -5, 25], atol=1e-6)
 
 
-def test_monochrome1_has_the_same_units(tmp_path, scan):
-    import pydicom
-
-    folder = write_dicom(tmp_path / "a", scan[0], scan[2])
-    for file in folder.iterdir():
+def test_monochrome1_has_the_same_units(series, scan):
+    for file in series.iterdir():
         image = pydicom.dcmread(file)
         image.PhotometricInterpretation = "MONOCHROME1"
         image.save_as(file)
-    assert np.array_equal(read_dicom(folder).values, scan[0])
+    assert np.array_equal(read_dicom(series).values, scan[0])
 
 
 def test_window():

@@ -202,11 +202,6 @@ def test_missing_files_are_named(scene, tmp_path, layout, file, said):
 class TestNumberedLayout:
     """What users get wrong in the layout that most of this family's programs read."""
 
-    def change(self, path, file, old, new):
-        text = (path / file).read_text()
-        assert old in text
-        (path / file).write_text(text.replace(old, new, 1))
-
     def test_pairs_name_an_absent_view(self, scene, tmp_path):
         path = written(scene, tmp_path, "dtu")
         (path / "pair.txt").write_text("2\n0\n1 9 0.5\n1\n1 0 0.5\n")

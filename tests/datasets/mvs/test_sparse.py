@@ -27,3 +27,10 @@ def test_empty_truth_is_no_truth(scene):
     views = [replace(view, truth=lambda: (nothing, nothing > 0)) for view in scene.views]
     with pytest.raises(ValueError, match="true depth maps are empty"):
         truth_points(Scene("dark", views, scene.pairs, scene.layout))
+
+
+def test_no_points_without_truth(scene):
+    views = [replace(view, truth=None) for view in scene.views]
+    for points in (truth_points, sparse_points):
+        with pytest.raises(ValueError, match="scene bare: no view has true depth"):
+            points(Scene("bare", views, scene.pairs, scene.layout))
