@@ -25,6 +25,7 @@ from ._dispmvs_layers import (
     DeformableConv2d,
     Extractor,
     ResidualBlock,
+    Step,
     UpdateBlock,
     add_shared,
     bounded_flow,
@@ -246,15 +247,17 @@ class _Pass(nn.Module):
         self.gates = _convolution(torch.cat(own[:2]), None, False, dtype, padding=padding)
         self.candidate = _convolution(own[2], None, False, dtype, padding=padding)
 
-    def prepare(self, context: Tensor) -> tuple[Tensor, Tensor]:
-        return self.context(context).split((2 * self.channels, self.channels), 1)
+    def prepare(self, context: Tensor) -> Step:
+        told = self.context(context)
+        to_gates, to_candidate = told.split((2 * self.channels, self.channels), 1)
 
-    def forward(self, hidden: Tensor, motion: Tensor, told: tuple[Tensor, Tensor]) -> Tensor:
-        gates = self.gates(torch.cat((hidden, motion), 1))
-        z, r = add_shared(gates, told[0]).sigmoid_().chunk(2, 1)
-        candidate = self.candidate(torch.cat((r * hidden, motion), 1))
-        candidate = add_shared(candidate, told[1]).tanh_()
-        return torch.lerp(hidden, candidate, z)
+        def step(hidden: Tensor, motion: Tensor) -> Tensor:
+            gates = self.gates(torch.cat((hidden, motion), 1))
+            z, r = add_shared(gates, to_gates).sigmoid_().chunk(2, 1)
+            candidate = self.candidate(torch.cat((r * hidden, motion), 1))
+            return torch.lerp(hidden, add_shared(candidate, to_candidate).tanh_(), z)
+
+        return step
 
 
 class FusedUpdateBlock(nn.Module):
@@ -284,19 +287,19 @@ class FusedUpdateBlock(nn.Module):
         self.whole = FusedConv2d(weight, bias, dtype=dtype)
         self.corner = FusedConv2d(weight[::16], bias[::16], dtype=dtype)
 
-    def prepare(self, context: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def prepare(self, context: Tensor) -> list[Step]:
         """As of `UpdateBlock`."""
-        return [step.prepare(context) for step in cast("Iterable[_Pass]", self.passes)]
+        return [each.prepare(context) for each in cast("Iterable[_Pass]", self.passes)]
 
     def forward(
-        self, hidden: Tensor, prepared: list[tuple[Tensor, Tensor]], cost: Tensor, flow: Tensor
+        self, hidden: Tensor, prepared: list[Step], cost: Tensor, flow: Tensor
     ) -> tuple[Tensor, Tensor]:
         """As of `UpdateBlock`."""
         flow = bounded_flow(flow, self.dtype)
         motion = self.joined(torch.cat((self.cost(cost), self.flow(flow)), 1))
         motion[:, -1:] = flow
-        for step, told in zip(self.passes, prepared, strict=True):
-            hidden = step(hidden, motion, told)
+        for step in prepared:
+            hidden = step(hidden, motion)
         return hidden, self.head(hidden)
 
     def upsampling(self, hidden: Tensor, *, corner: bool = False) -> Tensor:

@@ -7,15 +7,15 @@ plain module.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.elastic.base import ElasticModule, Part, fill, number_of, parts, take
+from ..nas.elastic.base import Copies, ElasticModule, Part, Setting, fill, number_of, parts, take
 from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat, maximum
 from ..vision.layers import deformable_convolution
@@ -43,15 +43,11 @@ class _ElasticNumber(ElasticModule):
     def value(self) -> int:
         return self.active
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> int:
+    def settings(self, architecture: Setting) -> int:
         return number_of(self.numbers["value"], architecture)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> Number:
-        layer = Number(self.settings(architecture))
-        layer.training = self.training
-        return layer
+    def export(self, architecture: Setting, copies: Copies = None) -> Number:
+        return Number(self.settings(architecture)).train(self.training)
 
 
 def number(value: Width) -> Number | _ElasticNumber:
@@ -83,15 +79,13 @@ class _ElasticDeformableConv2d(ElasticModule, DeformableConv2d):
         super().__init__(in_channels, maximum(channels))
         self.set_numbers(out_channels=concat(channels, channels))
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> tuple[Part, ...]:
+    def settings(self, architecture: Setting) -> tuple[Part, ...]:
         return parts(self.numbers["out_channels"], architecture)
 
     def _weight_in_use(self) -> Tensor:
         return take(self.weight, 0, self.active)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> DeformableConv2d:
+    def export(self, architecture: Setting, copies: Copies = None) -> DeformableConv2d:
         weight = take(self.weight, 0, self.settings(architecture))
         with torch.device("meta"):
             layer = DeformableConv2d(weight.shape[1], len(weight) // 2)
@@ -107,11 +101,6 @@ def _deformable_layer(in_channels: int, channels: Width) -> DeformableConv2d:
     return DeformableConv2d(in_channels, channels)
 
 
-class _CostSettings(NamedTuple):
-    radius: int
-    rows: tuple[Part, ...]
-
-
 class _ElasticCostConv2d(ElasticModule, nn.Conv2d):
     """1x1 convolution of a cost; of a smaller radius the middle planes of each level."""
 
@@ -122,23 +111,21 @@ class _ElasticCostConv2d(ElasticModule, nn.Conv2d):
         self.levels, self.largest = levels, maximum(radius)
         self.set_numbers(radius=radius, out_channels=out_channels)
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _CostSettings:
+    def settings(self, architecture: Setting) -> tuple[int, tuple[Part, ...]]:
         radius = number_of(self.numbers["radius"], architecture)
-        return _CostSettings(radius, parts(self.numbers["out_channels"], architecture))
+        return radius, parts(self.numbers["out_channels"], architecture)
 
-    def _in_use(self, active: _CostSettings) -> tuple[Tensor, Tensor]:
-        weight = take(self.weight, 0, active.rows).unflatten(1, (self.levels, -1))
-        weight = weight.narrow(2, self.largest - active.radius, 2 * active.radius + 1)
-        return weight.flatten(1, 2), take(self.bias, 0, active.rows)
+    def _in_use(self, radius: int, rows: tuple[Part, ...]) -> tuple[Tensor, Tensor]:
+        weight = take(self.weight, 0, rows).unflatten(1, (self.levels, -1))
+        weight = weight.narrow(2, self.largest - radius, 2 * radius + 1)
+        return weight.flatten(1, 2), take(self.bias, 0, rows)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.conv2d(x, *self._in_use(self.active))
+        return F.conv2d(x, *self._in_use(*self.active))
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> nn.Conv2d:
+    def export(self, architecture: Setting, copies: Copies = None) -> nn.Conv2d:
         with torch.no_grad():
-            weight, bias = self._in_use(self.settings(architecture))
+            weight, bias = self._in_use(*self.settings(architecture))
         layer = nn.Conv2d(weight.shape[1], len(weight), 1, device="meta")
         return fill(layer, self, weight=weight, bias=bias)
 
@@ -269,17 +256,8 @@ class _MotionEncoder(nn.Module):
         return torch.cat((joined, flow), 1)
 
 
-class _Direction(NamedTuple):
-    """One of the GRU's two passes, with what the context says to it, see its `prepare`."""
-
-    gates: Tensor
-    candidate: Tensor
-    to_gates: Tensor
-    to_candidate: Tensor
-    padding: tuple[int, int]
-
-
-_Prepared = tuple[_Direction, _Direction]
+Step = Callable[[Tensor, Tensor], Tensor]
+"""Hidden states (B S, c, h, w) and motion, of as many, to the next states."""
 
 
 class _SeparableGRU(nn.Module):
@@ -297,11 +275,17 @@ class _SeparableGRU(nn.Module):
                 conv = elastic.Conv2d(channels, hidden, kernel, padding=padding)
                 self.add_module(f"conv{gate}{index}", conv)
 
-    def prepare(self, context: Tensor) -> _Prepared:
-        """The context's share and the weights for the rest, for `forward`."""
-        return self._direction(1, context), self._direction(2, context)
+    def prepare(self, context: Tensor) -> list[Step]:
+        """Both passes, given the context (B, c, h, w), for `forward`."""
+        return [self._pass(index, context) for index in (1, 2)]
 
-    def _direction(self, index: int, context: Tensor) -> _Direction:
+    def forward(self, hidden: Tensor, motion: Tensor, prepared: list[Step]) -> Tensor:
+        """The next hidden state (B S, c, h, w); motion has as many, the context B."""
+        for step in prepared:
+            hidden = step(hidden, motion)
+        return hidden
+
+    def _pass(self, index: int, context: Tensor) -> Step:
         convs = [getattr(self, f"conv{gate}{index}") for gate in "zrq"]
         padding, channels = convs[0].padding, context.shape[1]
         weights = [elastic.weight_in_use(conv) for conv in convs]
@@ -310,19 +294,17 @@ class _SeparableGRU(nn.Module):
         told = F.conv2d(context, shared, bias, padding=padding)
         own = [torch.cat((w[:, :channels], w[:, 2 * channels :]), 1) for w in weights]
         to_gates, to_candidate = told.split((2 * channels, channels), 1)
-        return _Direction(torch.cat(own[:2]), own[2], to_gates, to_candidate, padding)
+        gate_weight, candidate_weight = torch.cat(own[:2]), own[2]
 
-    def forward(self, hidden: Tensor, motion: Tensor, prepared: _Prepared) -> Tensor:
-        """The next hidden state (B S, c, h, w); motion has as many, the context B."""
-        for step in prepared:
-            both = torch.cat((hidden, motion), 1)
-            gates = F.conv2d(both, step.gates, padding=step.padding)
-            z, r = add_shared(gates, step.to_gates).sigmoid().chunk(2, 1)
+        def step(hidden: Tensor, motion: Tensor) -> Tensor:
+            gates = F.conv2d(torch.cat((hidden, motion), 1), gate_weight, padding=padding)
+            z, r = add_shared(gates, to_gates).sigmoid().chunk(2, 1)
             both = torch.cat((r * hidden, motion), 1)
-            candidate = F.conv2d(both, step.candidate, padding=step.padding)
-            candidate = add_shared(candidate, step.to_candidate).tanh()
-            hidden = hidden + z * (candidate - hidden)
-        return hidden
+            candidate = F.conv2d(both, candidate_weight, padding=padding)
+            candidate = add_shared(candidate, to_candidate).tanh()
+            return hidden + z * (candidate - hidden)
+
+        return step
 
 
 def add_shared(x: Tensor, shared: Tensor) -> Tensor:
@@ -373,12 +355,12 @@ class UpdateBlock(nn.Module):
             elastic.Conv2d(width * 32, _TAPS * UPSAMPLING**2, 1),
         )
 
-    def prepare(self, context: Tensor) -> _Prepared:
+    def prepare(self, context: Tensor) -> list[Step]:
         """What a stage computes once of its context (B, c, h, w)."""
         return self.gru.prepare(context)
 
     def forward(
-        self, hidden: Tensor, prepared: _Prepared, cost: Tensor, flow: Tensor
+        self, hidden: Tensor, prepared: list[Step], cost: Tensor, flow: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Advance hidden states and flows of B S pairs, given the prepared contexts of B.
 

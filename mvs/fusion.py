@@ -276,7 +276,7 @@ def _part(
         name=view.name,
         points=points.T.float().cpu().numpy(),
         colours=colours,
-        depth=torch.where(kept, mean, torch.zeros_like(mean)).cpu().numpy(),
+        depth=torch.where(kept, mean, 0).cpu().numpy(),
         unknown=depth.numel() - sizes[0],
         unconfirmed=sizes[0] - sizes[1],
         out_of_range=sizes[1] - sizes[2],
@@ -321,7 +321,7 @@ class _Pair:
         error = qx.mul_(scale).sub_(x).square_().add_(qy.mul_(scale).sub_(y).square_())
         ok &= error < thresholds.pixels**2
         ok &= (qz - depth).abs_() < depth * thresholds.relative
-        return ok, torch.where(ok, qz, torch.zeros_like(qz))
+        return ok, torch.where(ok, qz, 0)
 
 
 class _Maps:

@@ -143,6 +143,13 @@ def reconstruct(
     entries: dict[int, dict] = {}
     fused: dict = {"points": 0, "fusion": None, "cloud": None, "picture": None}
     made = {"voxel": voxel, "normals": normals, "mesh": mesh}
+
+    def told() -> dict:
+        items = [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()]
+        items += [{"name": name, "error": error} for name, error in unread.items()]
+        facts = {"scene": scene.name, "layout": scene.layout, "size": list(size), **fused}
+        return run_summary(predictor, predictor.model, "views", items, **facts)
+
     try:
         for index, computed in _compute(predictor, scene, plan, done, out, size, seed, report):
             entries[index] = computed
@@ -155,10 +162,9 @@ def reconstruct(
                 fused["points"] = refine_file(out / "cloud.ply", voxel=voxel, cameras=poses)
     except KeyboardInterrupt:
         if entries and not _earlier_results(out):
-            summary = _summary(predictor, scene, entries, unread, out, size, fused)
-            write_json(out / "summary.json", {"interrupted": True, **summary})
+            write_json(out / "summary.json", {"interrupted": True, **told()})
         raise
-    summary = _summary(predictor, scene, entries, unread, out, size, fused)
+    summary = told()
     names = [name for name in ("cloud", "picture", "mesh") if summary.get(name)]
     for file in _earlier_results(out) - {Path(summary[name]).name for name in names}:
         (out / file).unlink(missing_ok=True)
@@ -180,21 +186,6 @@ def _say_unfused(scene: Scene, made: dict[str, Any]) -> None:
         "nothing to fuse it with" + (f" (left out: {left})" if left else ""),
         stacklevel=3,
     )
-
-
-def _summary(
-    predictor: MVSPredictor,
-    scene: Scene,
-    entries: dict[int, dict],
-    unread: dict[str, str],
-    out: Path,
-    size: tuple[int, int],
-    fused: dict[str, Any],
-) -> dict:
-    items = [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()]
-    items += [{"name": name, "error": error} for name, error in unread.items()]
-    facts = {"scene": scene.name, "layout": scene.layout, "size": list(size), **fused}
-    return run_summary(predictor, predictor.model, "views", items, **facts)
 
 
 def _swept(scene: Scene, out: Path, device: str, how: dict[str, Any]) -> dict:
@@ -369,12 +360,11 @@ def _fuse(
     for index, entry in plan.items():
         view = scene.views[index]
         height, width = scene.size(index)
+        matrix = resize_intrinsics(view.intrinsics, size[1] / width, size[0] / height).float()
         views.append(
             DepthView(
                 name=view.name,
-                intrinsics=resize_intrinsics(
-                    view.intrinsics, size[1] / width, size[0] / height
-                ).float(),
+                intrinsics=matrix,
                 extrinsics=view.extrinsics,
                 depth=out / entries[index]["files"][0],
                 image=partial(_pixels, scene, index, size),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypedDict, cast
 
 import torch
@@ -18,8 +19,10 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.elastic.base import (
     Axis,
+    Copies,
     ElasticModule,
     Part,
+    Setting,
     check_channels,
     fill,
     is_elastic,
@@ -28,7 +31,7 @@ from ..nas.elastic.base import (
     take,
 )
 from ..nas.elastic.norm import ElasticBatchNorm2d
-from ..nas.values import Value, choices_of, concat, maximum, outcomes
+from ..nas.values import Computed, Value, cases, choices_of, concat, maximum, outcomes
 from ..vision.fused import fold_batch_norm
 from .layers import FaceNorm, MeshConv, MeshTables, Ring, pool_faces, ring_of, unpool_faces
 from .mesh import check_ring
@@ -45,20 +48,18 @@ class Use(NamedTuple):
     symmetric: bool = False
     stride: int = 1
 
-    def ring(self, architecture: Mapping[str, Any] | None) -> Ring | None:
+    def ring(self, architecture: Setting) -> Ring | None:
         """Under an architecture, None for the largest; see `layers.ring_of`."""
         level, kernel, dilation = _together(self[:3], architecture)
         return ring_of(level, kernel, dilation, self.symmetric, self.stride)
 
     def rings(self) -> list[Ring | None]:
         """Under all of them."""
-        choices = list(dict.fromkeys(c for value in self[:3] for c in choices_of(value)))
-        names = [choice.name for choice in choices]
-        cases = itertools.product(*(choice.values for choice in choices))
-        return [self.ring(dict(zip(names, case, strict=True))) for case in cases]
+        ring = partial(ring_of, symmetric=self.symmetric, stride=self.stride)
+        return list(cases(Computed(ring, self[:3])))
 
 
-def _together(values: Sequence[Width], architecture: Mapping[str, Any] | None) -> list[int]:
+def _together(values: Sequence[Width], architecture: Setting) -> list[int]:
     """Numbers under one architecture: for None the largest, in which one may be at its least."""
     if architecture is None:
         choices = (choice for value in values for choice in choices_of(value))
@@ -98,7 +99,7 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         )
         _, self.kernel, self.dilation, _, _ = self.active
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _ConvSettings:
+    def settings(self, architecture: Setting) -> _ConvSettings:
         n_in, n_out, *ring = self.numbers.values()
         kernel, dilation = _together(ring, architecture)
         if kernel != 1:
@@ -119,9 +120,7 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         check_channels(self, x.shape[-1], self.active.in_channels)
         return super().forward(x, tables, level)
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> MeshConv:
+    def export(self, architecture: Setting, copies: Copies = None) -> MeshConv:
         active = self.settings(architecture)
         with torch.no_grad():
             weight, bias = self._in_use(active)
@@ -151,11 +150,6 @@ def _conv_use(conv: MeshConv, level: Width) -> Use:
     return Use(level, kernel, dilation, conv.symmetric, conv.stride)
 
 
-class _TableSettings(NamedTuple):
-    mesh_level: int
-    rings: tuple[Ring, ...]
-
-
 class _ElasticTables(ElasticModule, MeshTables):
     """Has what any architecture looks at; its export what one does."""
 
@@ -167,20 +161,18 @@ class _ElasticTables(ElasticModule, MeshTables):
         self.set_numbers(
             mesh_level=mesh_level, **{f"use_{i}": value for i, value in enumerate(values)}
         )
-        self.mesh_level = self.active.mesh_level
+        self.mesh_level, _ = self.active
 
-    def settings(self, architecture: Mapping[str, Any] | None) -> _TableSettings:
-        rings = dict.fromkeys(use.ring(architecture) for use in self.uses)
-        level = number_of(self.numbers["mesh_level"], architecture)
-        return _TableSettings(level, tuple(ring for ring in rings if ring is not None))
+    def settings(self, architecture: Setting) -> tuple[int, list[Ring]]:
+        """The level of the mesh, and what the layers look at."""
+        rings = filter(None, (use.ring(architecture) for use in self.uses))
+        return number_of(self.numbers["mesh_level"], architecture), list(dict.fromkeys(rings))
 
     def activate(self, architecture: Mapping[str, Any]) -> None:
         super().activate(architecture)
-        self.mesh_level = self.active.mesh_level
+        self.mesh_level, _ = self.active
 
-    def export(
-        self, architecture: Mapping[str, Any] | None, copies: dict[int, Any] | None = None
-    ) -> MeshTables:
+    def export(self, architecture: Setting, copies: Copies = None) -> MeshTables:
         level, rings = self.settings(architecture)
         with torch.device(self.coordinates.device):
             layer = MeshTables(rings, self.sample_level, level)
@@ -200,8 +192,8 @@ def mesh_tables(uses: Sequence[Use], sample_level: int, mesh_level: Width) -> Me
     elastic_uses = is_elastic(itertools.chain.from_iterable(use[:3] for use in uses))
     if isinstance(mesh_level, Value) or elastic_uses:
         return _ElasticTables(uses, sample_level, mesh_level)
-    rings = dict.fromkeys(use.ring(None) for use in uses)
-    return MeshTables([ring for ring in rings if ring is not None], sample_level, mesh_level)
+    rings = (use.ring(None) for use in uses)
+    return MeshTables(filter(None, rings), sample_level, mesh_level)
 
 
 _HIDDEN = 32  # channels of the head
@@ -239,11 +231,9 @@ class ConvNorm(nn.Module):
         x = self.norm(self.conv(x, tables, level))
         return F.relu(x) if self.relu else x
 
-    def fused(self, dtype: torch.dtype) -> ConvNorm:
+    def fused(self, dtype: torch.dtype) -> nn.Module:
         """With the normalisation folded into the convolution, see `inference.optimize`."""
-        _fold(self.conv, self.norm, dtype)
-        self.norm = nn.Identity()
-        return self
+        return _folded(self, self.conv, dtype)
 
 
 class LinearNorm(nn.Module):
@@ -259,17 +249,17 @@ class LinearNorm(nn.Module):
         x = self.norm(self.linear(x))
         return F.relu(x) if self.relu else x
 
-    def fused(self, dtype: torch.dtype) -> LinearNorm:
+    def fused(self, dtype: torch.dtype) -> nn.Module:
         """With the normalisation folded into the linear map, see `inference.optimize`."""
-        _fold(self.linear, self.norm, dtype)
-        self.norm = nn.Identity()
-        return self
+        return _folded(self, self.linear, dtype)
 
 
-def _fold(layer: MeshConv | nn.Linear, norm: nn.Module, dtype: torch.dtype) -> None:
-    """Take the norm behind a layer into its weight, whose first axis is the result's, and bias."""
-    weight, bias = fold_batch_norm(layer.weight, layer.bias, cast(FaceNorm, norm))
+def _folded(block: nn.Module, layer: MeshConv | nn.Linear, dtype: torch.dtype) -> nn.Module:
+    """A block with its norm in the layer's weight, whose first axis is the result's, and bias."""
+    weight, bias = fold_batch_norm(layer.weight, layer.bias, cast(FaceNorm, block.norm))
     layer.weight, layer.bias = nn.Parameter(weight.to(dtype)), nn.Parameter(bias.to(dtype))
+    block.norm = nn.Identity()
+    return block
 
 
 class ResidualBlock(nn.Module):
@@ -305,12 +295,11 @@ class Stem(nn.Module):
         super().__init__()
         steps, self.samples = maximum(texture_level), 4 ** maximum(texture_level)
         self.linear = LinearNorm(3 * self.samples, width) if kind == "concat" or not steps else None
+        finer = texture_level if kind == "mesh" else 0
         # Stride 2 with the plain kernel 3 needs no table.
         self.steps = elastic.ModuleList(
-            [ConvNorm(width if step else 3, width, {}, stride=2) for step in range(steps)]
-            if kind == "mesh"
-            else [],
-            length=texture_level if kind == "mesh" else None,
+            [ConvNorm(width if step else 3, width, {}, stride=2) for step in range(maximum(finer))],
+            length=finer,
         )
         self.last = ConvNorm(width, width, pattern)
 

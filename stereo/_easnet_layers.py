@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
+from ..nas.elastic.base import is_elastic
 from ..nas.space import Choice
 from ..nas.values import Computed, Value, maximum
 from ..vision.fused import FusedConv2d, fold_batch_norm
@@ -123,8 +124,7 @@ def _one_of(name: str, values: tuple[int, ...]) -> Number:
 
 
 def _computed(function: Callable[..., int], *operands: Number) -> Number:
-    fixed = not any(isinstance(operand, Value) for operand in operands)
-    return function(*operands) if fixed else Computed(function, operands)
+    return Computed(function, operands) if is_elastic(operands) else function(*operands)
 
 
 class InvertedResidual(nn.Module):
@@ -147,11 +147,8 @@ class InvertedResidual(nn.Module):
             middle, middle, kernel, stride, "half", groups=middle, bias=False, transform=True
         )
         self.depthwise_norm = elastic.BatchNorm2d(middle)
-        self.squeeze = (
-            elastic.SqueezeExcite(middle, _computed(_quarter, in_channels, ratio))
-            if squeeze
-            else nn.Identity()
-        )
+        reduced = _computed(_quarter, in_channels, ratio)
+        self.squeeze = elastic.SqueezeExcite(middle, reduced) if squeeze else nn.Identity()
         self.project = elastic.Conv2d(middle, out_channels, 1, bias=False)
         self.project_norm = elastic.BatchNorm2d(out_channels)
         self.residual = stride == 1 and in_channels == out_channels

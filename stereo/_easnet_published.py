@@ -115,15 +115,12 @@ def convert_published(state: dict[str, Tensor]) -> tuple[str, dict[str, object],
 
 def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Blocks numbered throughout become blocks of stages, which differ in their width."""
-    places, stage, block = {}, 0, 0
-    numbers = sorted(
-        {int(key.split(".")[1]) for key in state if key.startswith("feature_extractor.")}
-    )
-    width = None
-    for number in numbers:
-        weight = state.get(f"feature_extractor.{number}.project.weight")
+    places, width, stage, block = {}, None, 0, 0
+    prefix = "feature_extractor."
+    for number in sorted({int(key.split(".")[1]) for key in state if key.startswith(prefix)}):
+        weight = state.get(f"{prefix}{number}.project.weight")
         if weight is None:
-            raise ValueError(f"EASNet's feature_extractor.{number} has no projection")
+            raise ValueError(f"EASNet's {prefix}{number} has no projection")
         if width not in (None, len(weight)):
             stage, block = stage + 1, 0
         width = len(weight)
@@ -149,8 +146,7 @@ def _architecture_of(state: Mapping[str, Tensor]) -> Architecture:
             values[f"{name}.expand"] = next(ratios, 0)
     values |= {f"stages.{stage}.depth": depth for stage, depth in stages.items()}
     values["scale"] = len(stages)
-    missing = {name: None for name in _LARGEST if name not in values}
-    return Architecture({**values, **missing})
+    return Architecture({**dict.fromkeys(_LARGEST), **values})
 
 
 _LARGEST = published_architecture({"ks": 7, "e": 8, "d": 4, "s": 4})

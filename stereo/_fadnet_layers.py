@@ -393,22 +393,19 @@ class _FusedHourglass(nn.Module):
             FusedConv2d(heads[level].weight, None, padding=1, block=(4, 4) if level < 5 else (1, 1))
             for level in range(1, 7)
         )
-        self.upconvs = nn.ModuleList()
-        self.upflows = nn.ModuleList()
-        self.iconvs = nn.ModuleList()
-        for level in range(6):
-            upconv, upflow, iconv = (
-                getattr(stage, name)
-                for name in (f"upconv{level}", f"upflow{level + 1}to{level}", f"iconv{level}")
-            )
-            if not level:
-                self.finest = _Finest(upconv[0], upflow, iconv, heads[0], dtype)
-                continue
-            self.upconvs.append(FusedUpsampling2d(upconv[0].weight, slope=0.1, dtype=dtype))
-            self.upflows.append(FusedUpsampling2d(upflow.weight))
-            weight = iconv.weight
-            block = _block(len(weight)) if level < 5 else (1, 1)
-            self.iconvs.append(FusedConv2d(weight, iconv.bias, padding=1, dtype=dtype, block=block))
+        upconvs = [getattr(stage, f"upconv{level}") for level in range(6)]
+        upflows = [getattr(stage, f"upflow{level + 1}to{level}") for level in range(6)]
+        iconvs = [getattr(stage, f"iconv{level}") for level in range(6)]
+        self.finest = _Finest(upconvs[0][0], upflows[0], iconvs[0], heads[0], dtype)
+        self.upconvs = nn.ModuleList(
+            FusedUpsampling2d(conv.weight, slope=0.1, dtype=dtype) for conv, _ in upconvs[1:]
+        )
+        self.upflows = nn.ModuleList(FusedUpsampling2d(flow.weight) for flow in upflows[1:])
+        blocks = [_block(conv.out_channels) for conv in iconvs[1:5]] + [(1, 1)]
+        self.iconvs = nn.ModuleList(
+            FusedConv2d(conv.weight, conv.bias, padding=1, dtype=dtype, block=block)
+            for conv, block in zip(iconvs[1:], blocks, strict=True)
+        )
         self.dtype = dtype
 
     def _encode_decode(

@@ -75,8 +75,7 @@ class Bag:
         """
         tolerance = 1e9 * _APART / self.rate if self.rate else 0
         damaged: list[str] = []
-        alone = done = 0
-        shift = 0
+        alone = done = shift = 0
         waiting: tuple[deque[tuple[int, Any]], ...] = (deque(), deque())
         try:
             with closing(_messages(self.path, self.topics)) as messages:

@@ -339,14 +339,10 @@ def _solved(
 
 def _measured(view: View, rig: StereoRig, pose: np.ndarray) -> View:
     before = view.points @ pose[:, :3].T + pose[:, 3]
-    errors = [
-        float(np.sqrt(np.mean(np.sum((lens.project(points) - pixels) ** 2, axis=1))))
-        for lens, points, pixels in (
-            (rig.left, before, view.left),
-            (rig.right, before @ rig.rotation.T + rig.translation, view.right),
-        )
-    ]
-    return View(view.name, view.points, view.left, view.right, (errors[0], errors[1]))
+    beside = before @ rig.rotation.T + rig.translation
+    off = rig.left.project(before) - view.left, rig.right.project(beside) - view.right
+    left, right = (float(np.sqrt(np.mean(np.sum(apart**2, axis=1)))) for apart in off)
+    return replace(view, errors=(left, right))
 
 
 def _notes(views: Sequence[View], size: tuple[int, int]) -> list[str]:

@@ -95,9 +95,7 @@ def open_captures(sources: list[str], layout: str = "auto", live: bool = False) 
         with _quiet():
             for source in sources:
                 captures.append(_capture(source, live))
-            first: list[Any] = [
-                _decoded(capture) if capture.grab() else None for capture in captures
-            ]
+            first: list[Any] = [_decoded(c) if c.grab() else None for c in captures]
         for source, picture in zip(shown, first, strict=True):
             if picture is None:
                 raise ValueError(f"{source}: no picture comes from it")

@@ -8,10 +8,12 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor, nn
 
+from ..common.devices import choose_device
 from ..datasets.stereo.scenes import GeneratedStereo
 from ..nas.supernet import search_space
 from ..vision.configs.task import FitConfig
@@ -33,7 +35,7 @@ from .infer import StereoPredictor
 __all__ = ["WITHIN", "Choices", "Network"]
 
 WITHIN = "the slowest within the time limit"
-_CUT = "{}: a subnet within the time limit"
+_CUT = ": a subnet within the time limit"
 _SIZE = (192, 384)  # height and width at which subnets are measured where no table says another
 _SEARCH = {"generations": 12, "rounds": 3}  # what more would find is less than times scatter
 _KEPT = 8  # subnets of each supernet
@@ -86,7 +88,7 @@ class Choices:
             if not self._opened:
                 self._opened[name] = Network(net, device, guided=source == DEFAULT_MODEL)
             if any(len(choice.values) > 1 for choice in search_space(net)):
-                self._supernets[_CUT.format(name)] = None
+                self._supernets[name + _CUT] = None
         several = [WITHIN] if len(self._sources) > 1 else []
         self.timed = [*several, *self._supernets]
         self.offered = [*self._sources, *self.timed]
@@ -139,9 +141,7 @@ class Choices:
             return name, self.network(name)
         supernet = self._supernets[offer]
         if supernet is None:
-            name = next(name for name in self._sources if _CUT.format(name) == offer)
-            # Its network stands first there, on the device that was asked for.
-            place = self.network(next(iter(self._sources))).device
+            name, place = offer.removesuffix(_CUT), choose_device(self._device)
             supernet = _Supernet(name, self._sources[name], str(place), report)
             self._supernets[offer] = supernet
         return supernet.within(limit, height, width, report, views)
@@ -171,11 +171,8 @@ class _Supernet:
             report("measuring the smallest subnet, once", 0, 1)
             table = moved_table(table, self.bench)
         else:
-            table = self.bench.complete(
-                self.bench.table(),
-                report=lambda done, total: report("measuring subnets, once", done, total),
-                **OWN_TABLE,
-            )
+            told = partial(report, "measuring subnets, once")
+            table = self.bench.complete(self.bench.table(), report=told, **OWN_TABLE)
         self.predictors = cost_predictors(self.bench, table)
         evaluations = evaluations_beside(source, space)
         capacity = most_macs(self.predictors)
@@ -226,11 +223,8 @@ class _Supernet:
         scenes = [GeneratedStereo(_SCENES, *_SIZE, seed=1)[i] for i in range(_SCENES)]
 
         def error(network: Network) -> float:
-            gaps = [
-                (network.maps(scene["left"], scene["right"])[:1] - scene["disparity"]).abs().mean()
-                for scene in scenes
-            ]
-            return float(sum(gaps))
+            found = (network.maps(s["left"], s["right"])[:1] - s["disparity"] for s in scenes)
+            return float(sum(gap.abs().mean() for gap in found))
 
         return min(networks, key=error)
 

@@ -60,7 +60,6 @@ __all__ = [
 ]
 
 _MULTIPLE = 64  # the deepest features are at 1/64
-_FADNET_SHIFTS = 40
 _STORED_SHIFTS = 400 // 8 + 16  # FADNet++ stores weights for disparities up to 407
 
 
@@ -196,7 +195,7 @@ class FADNet(_TwoStage):
         normalization: `imagenet` or `instance`, see `vision.layers.normalize_images`.
     """
 
-    shifts = _FADNET_SHIFTS
+    shifts = 40
 
     def __init__(self, *, normalization: str = "imagenet") -> None:
         encoder = (64, 128, 256, 512, 512, 1024)

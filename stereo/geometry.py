@@ -32,8 +32,7 @@ def disparity_to_depth(
     divisor = disparity + doffs
     known = torch.isfinite(disparity) & (disparity > 0) & (divisor > 0)
     # Ones where it is unknown, so that gradients stay finite there.
-    depth = focal * baseline / torch.where(known, divisor, torch.ones_like(divisor))
-    return torch.where(known, depth, torch.zeros_like(depth))
+    return torch.where(known, focal * baseline / torch.where(known, divisor, 1), 0)
 
 
 def depth_to_points(
@@ -76,8 +75,7 @@ def smooth_surface(disparity: Tensor) -> Tensor:
         (B, 1, H, W) bool: known and not on a step.
     """
     known = torch.isfinite(disparity) & (disparity > 0)
-    infinity = disparity.new_tensor(torch.inf)
     pool = torch.nn.functional.max_pool2d
-    highest = pool(torch.where(known, disparity, -infinity), 3, stride=1, padding=1)
-    lowest = -pool(torch.where(known, -disparity, -infinity), 3, stride=1, padding=1)
+    highest = pool(torch.where(known, disparity, -torch.inf), 3, stride=1, padding=1)
+    lowest = -pool(torch.where(known, -disparity, -torch.inf), 3, stride=1, padding=1)
     return known & (highest - lowest <= _STEP + _RELATIVE * disparity)

@@ -23,6 +23,10 @@ __all__ = ["build_page", "write_examples"]
 _EXAMPLE = (240, 384)  # height and width
 _ROOM: dict[str, Any] = {"layouts": ("room",), "floating": 0, "photometric": False}
 _STYLE: dict[str, Any] = {"analytics_enabled": False, "title": "vizoo: stereo", "fill_width": True}
+_GIVEN: dict[str, Any] = {"type": "filepath", "image_mode": None, "height": 220, "min_width": 140}
+_GIVEN |= {"sources": ["upload", "clipboard"]}
+_SHOWN: dict[str, Any] = {"interactive": False, "buttons": ["download", "fullscreen"]}
+_SHOWN |= {"min_width": 240}
 _VIEW: dict[str, Any] = {
     "camera_position": (90, 90, 1.4),  # ahead, from a little behind where the left camera was
     "clear_color": (0.07, 0.08, 0.1, 1.0),
@@ -124,15 +128,8 @@ def build_page(
         with gradio.Row():
             with gradio.Column(scale=5, min_width=300):
                 with gradio.Row():
-                    given: dict[str, Any] = {
-                        "type": "filepath",
-                        "image_mode": None,
-                        "height": 220,
-                        "min_width": 140,
-                    }
-                    given["sources"] = ["upload", "clipboard"]
-                    left = gradio.Image(label="Left", elem_id="left", **given)
-                    right = gradio.Image(label="Right", elem_id="right", **given)
+                    left = gradio.Image(label="Left", elem_id="left", **_GIVEN)
+                    right = gradio.Image(label="Right", elem_id="right", **_GIVEN)
                 for picture in (left, right):  # the library's own reader judges what was dropped
                     picture.preprocess = lambda payload: payload and payload.path
                 examples = gradio.Column()
@@ -174,15 +171,10 @@ def build_page(
             with gradio.Column(scale=7, min_width=300):
                 facts = gradio.Markdown("Results come here.", elem_id="facts")
                 with gradio.Row():
-                    shown: dict[str, Any] = {
-                        "interactive": False,
-                        "buttons": ["download", "fullscreen"],
-                    }
-                    shown["min_width"] = 240
-                    disparity = gradio.Image(label="Disparity", elem_id="disparity", **shown)
-                    confidence = gradio.Image(label="Confidence", elem_id="confidence", **shown)
+                    disparity = gradio.Image(label="Disparity", elem_id="disparity", **_SHOWN)
+                    confidence = gradio.Image(label="Confidence", elem_id="confidence", **_SHOWN)
                 occluded = gradio.Image(
-                    label="Not seen by the right image", visible=False, elem_id="occluded", **shown
+                    label="Not seen by the right image", visible=False, elem_id="occluded", **_SHOWN
                 )
                 cloud = gradio.Model3D(label="Cloud", elem_id="cloud", **_VIEW)
                 results = gradio.File(

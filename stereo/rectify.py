@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -162,16 +162,11 @@ class RigRectifier(Rectifier):
         calibration = StereoCalibration(
             focal, rig.baseline, cx, cy, width=columns, height=rows, focal_y=focal
         )
-        maps = [
-            np.concatenate(
-                [
-                    self._places(lens, turn, _pixels(start, rows, columns))
-                    for start in range(0, rows, _STRIP)
-                ]
-            )
+        left, right = (
+            np.concatenate([self._places(lens, turn, pixels) for pixels in _strips(rows, columns)])
             for lens, turn in zip((self.rig.left, self.rig.right), self.turns, strict=True)
-        ]
-        super().__init__((maps[0], maps[1]), (height, width), calibration, notes)
+        )
+        super().__init__((left, right), (height, width), calibration, notes)
 
     def depth_in_raw(self, depth: np.ndarray) -> np.ndarray:
         """Return the depth map of the raw left image.
@@ -243,10 +238,7 @@ class RigRectifier(Rectifier):
     @cached_property
     def _raw(self) -> tuple[np.ndarray, np.ndarray]:
         """As `_from_raw`, of all pixels of the raw image."""
-        height, width = self.size
-        strips = [
-            self._from_raw(_pixels(start, height, width)) for start in range(0, height, _STRIP)
-        ]
+        strips = map(self._from_raw, _strips(*self.size))
         places, factor = (np.concatenate(part) for part in zip(*strips, strict=True))
         return places, factor
 
@@ -268,11 +260,9 @@ class RigRectifier(Rectifier):
                 raise ValueError(f"a field of view has 1 to 170 degrees, got {fov:g}")
             focal = columns / 2 / math.tan(math.radians(fov) / 2)
             return focal, (columns - 1) / 2, (rows - 1) / 2
-        fields = [
-            _field(lens, turn)
-            for lens, turn in zip((self.rig.left, self.rig.right), self.turns, strict=True)
-        ]
-        low, high = np.max([field[0] for field in fields], 0), np.min([f[1] for f in fields], 0)
+        fields = map(_field, (self.rig.left, self.rig.right), self.turns)
+        lows, highs = zip(*fields, strict=True)
+        low, high = np.max(lows, 0), np.min(highs, 0)
         if (high - low).min() < _NARROW:
             raise ValueError(
                 "the cameras see next to nothing in common once they are turned parallel; is the "
@@ -380,10 +370,11 @@ def _looked_up(
     return cv2.remap(image, places[..., 0], places[..., 1], how, borderMode=border)
 
 
-def _pixels(start: int, height: int, width: int) -> np.ndarray:
-    """The pixels of a strip of rows."""
-    y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
-    return np.stack([x, y], -1)
+def _strips(height: int, width: int) -> Iterator[np.ndarray]:
+    """The pixels of a picture, some rows at a time."""
+    for start in range(0, height, _STRIP):
+        y, x = np.mgrid[start : min(start + _STRIP, height), :width].astype(np.float64)
+        yield np.stack([x, y], -1)
 
 
 def _field(lens: Lens, turn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

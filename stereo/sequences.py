@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..datasets.files import by_numbers
+from ..datasets.files import by_numbers, check_choice
 from ..vision.io.images import SUFFIXES, read_pixels, used_bits
 from ..vision.io.pairing import SIDES, doubtful_pairing, images_in, side_folders
 from .bags import as_bytes, is_bag, open_bag
@@ -107,8 +107,7 @@ def open_sequence(
         ValueError: it cannot be read, or the two sides do not belong together.
         ImportError: what reads bags is not installed.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout {layout!r}: choose from {', '.join(LAYOUTS)}")
+    check_choice("layout", layout, LAYOUTS)
     sources = [_source(word) for word in (source, right) if word is not None]
     kinds = [kind for kind, _ in sources]
     if len(set(kinds)) > 1:

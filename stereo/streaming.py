@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, MutableSequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def settle(
     """
     reason = f"{sequence.name}: no frame could be read"
     with closing(sequence.peek()) as frames:
-        for count, frame in enumerate(frames, start=1):
+        for frame in islice(frames, _PATIENCE):
             try:
                 result = predictor(
                     frame.left,
@@ -167,8 +168,6 @@ def settle(
                 )
             except ValueError as error:
                 reason = f"{sequence.name}, frame {frame.name}: {error}"
-                if count == _PATIENCE:
-                    break
                 continue
             reach = None if predictor.reach is None else predictor.reach / result.scale
             if max_disparity is None and reach is not None:
@@ -214,9 +213,11 @@ def disparities(
         with closing(_ahead(sequence, report, stop)) as frames:
             for count, frame in enumerate(frames):
                 if not frame.left.shape == frame.right.shape == size:
+                    views = frame.left.shape, frame.right.shape
+                    found = " and ".join(sorted({f"{x[1]}x{x[0]}" for x in views}))
                     raise ValueError(
-                        f"{sequence.name}, frame {frame.name}: the pictures have {_told(frame)} "
-                        f"pixels, the first {size[1]}x{size[0]}"
+                        f"{sequence.name}, frame {frame.name}: the pictures have {found} pixels, "
+                        f"the first {size[1]}x{size[0]}"
                     )
                 begin = time.perf_counter()
                 try:
@@ -452,8 +453,3 @@ def _ahead(
     finally:
         over.set()
         reader.join(2)  # one that waits for a camera is left behind
-
-
-def _told(frame: StereoFrame) -> str:
-    sizes = {f"{view.shape[1]}x{view.shape[0]}" for view in (frame.left, frame.right)}
-    return " and ".join(sorted(sizes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from network_tester import ExportTester, StereoNetworkTester, slow
+from stereo_fixtures import one_peak
 from supernet_tester import StereoSupernetTester, covering
 
 from vizoo.nas.supernet import activate, extract, search_space
@@ -38,13 +39,7 @@ class TestNetwork(StereoNetworkTester):
 
     @classmethod
     def build(cls, arguments):
-        """Random weights whose scores have one peak: rounding chooses none."""
-        net = super().build(arguments)
-        with torch.no_grad():
-            *_, finest = net.heads
-            finest.weight *= 0.01
-            finest.bias -= (torch.arange(len(finest.bias)) - 8).square()
-        return net
+        return one_peak(super().build(arguments), finest=-1)
 
 
 class TestExportWithoutRefinement(ExportTester):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from network_tester import ExportTester, StereoNetworkTester, slow
+from stereo_fixtures import one_peak
 from supernet_tester import StereoSupernetTester
 from torch.nn import functional as F
 
@@ -40,13 +41,7 @@ class TestNetwork(StereoNetworkTester):
 
     @classmethod
     def build(cls, arguments):
-        """Random weights whose scores have one peak: rounding chooses none."""
-        net = super().build(arguments)
-        with torch.no_grad():
-            finest = next(iter(net.heads))
-            finest.weight *= 0.01
-            finest.bias -= (torch.arange(len(finest.bias)) - 8).square()
-        return net
+        return one_peak(super().build(arguments))
 
 
 class TestSmallCopy(ExportTester):

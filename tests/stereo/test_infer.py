@@ -103,7 +103,7 @@ def test_paths_arrays_and_tensors_agree(pair):
 def test_with_calibration(pair, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "open3d", None)  # a cloud is written without it
     result = vizoo.StereoPredictor(Ramp())(*pair)
-    written = result.save(tmp_path / "out", "scene", calibration=CAMERA, formats=["npy"])
+    written = result.save(tmp_path / "out", "scene", calibration=CAMERA, formats="npy")
     assert [file.name for file in written] == [
         "scene_disparity.npy",
         "scene_disparity_colour.png",

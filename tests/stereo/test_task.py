@@ -65,19 +65,20 @@ def test_rounds_change_weights_and_restart_the_learning_rate():
         scale_weights=[[1.0], [2.0]],
         round_epochs=[3, 2],
         lr=1.0,
-        lr_milestones=[2],
+        lr_milestones=[1, 2],
         lr_gamma=0.5,
     )
     assert [task.round_at(epoch)[0] for epoch in range(7)] == [0, 0, 0, 1, 1, 1, 1]
-    expected = [1, 1, 1, 1, 0.5, 0.5, 1, 1, 1, 1, 0.5, 0.5]
+    expected = [1, 1, 0.5, 0.5, 0.25, 0.25] * 2
     assert _rates(task, 12, per_epoch=2, epochs=6) == expected
     # Three batches, two a step: an epoch ends with a step of one.
     assert _rates(task, 12, per_epoch=2, epochs=6, accumulate=2) == expected
 
 
-def test_warm_up_and_cosine():
+@pytest.mark.parametrize("epochs", [[4], None])  # the last round goes on until the end
+def test_warm_up_and_cosine(epochs):
     task = StereoTask(
-        "fadnet_plus_micro", round_epochs=[4], lr=1.0, lr_schedule="cosine", warmup_steps=3
+        "fadnet_plus_micro", round_epochs=epochs, lr=1.0, lr_schedule="cosine", warmup_steps=3
     )
     rates = _rates(task, 9, per_epoch=2, epochs=4)
     assert rates[0] == pytest.approx(0.25) and rates[0] < rates[1] < rates[2]

@@ -26,7 +26,7 @@ from vizoo.nas.training import ProgressiveShrinking, Stage, SupernetTask, Unifor
 def trainer(strategy="auto", devices=1, **settings):
     return Trainer(
         **{"max_epochs": 2, "num_sanity_val_steps": 0, "limit_val_batches": 0, **settings},
-        default_root_dir=settings.get("default_root_dir") or tempfile.mkdtemp(),
+        default_root_dir=tempfile.mkdtemp(),
         accelerator="cpu",
         devices=devices,
         strategy=strategy,

@@ -21,6 +21,15 @@ class Constant(nn.Module):
         return torch.full_like(left[:, :1], 5.0)
 
 
+def one_peak(net, finest=0):
+    """A network of random weights whose finest scores have one peak: rounding chooses none."""
+    head = list(net.heads)[finest]
+    with torch.no_grad():
+        head.weight *= 0.01
+        head.bias -= (torch.arange(len(head.bias)) - 8).square()
+    return net
+
+
 @pytest.fixture
 def stand_in(monkeypatch):
     """`--model stand-in` is `Constant`; other names are looked up."""
