@@ -186,7 +186,7 @@ def check_formats(formats: Iterable[str], known: Sequence[str]) -> list[str]:
     Raises:
         ValueError: one is not known.
     """
-    formats = list(dict.fromkeys(formats))
+    formats = [formats] if isinstance(formats, str) else list(dict.fromkeys(formats))
     unknown = [form for form in formats if form not in known]
     if unknown:
         raise ValueError(f"unknown format {unknown[0]!r}: {', '.join(known)}")

@@ -329,8 +329,7 @@ def _write_openvino(job: Job, file: Path) -> None:
 def _write_tensorrt(job: Job, file: Path) -> None:
     if job.inputs[0].device.type != "cuda":
         raise ValueError("tensorrt builds for the GPU that it runs on: give --device cuda")
-    axes = job.axes or ()
-    shapes = _tensorrt.ranges(job.input_names, job.inputs, axes) if axes else {}
+    shapes = _tensorrt.ranges(job.input_names, job.inputs, job.axes) if job.axes else {}
     _tensorrt.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, shapes)
 
 

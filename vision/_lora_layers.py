@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from timm.layers import BatchNormAct2d, Conv2dSame
@@ -73,6 +73,10 @@ class Frozen:
 
     plain: ClassVar[type[nn.Module]]
 
+    if TYPE_CHECKING:  # what the layer has
+
+        def __getattr__(self, name: str) -> Any: ...
+
 
 class Adapted(Frozen):
     """A layer with `lora_a` and `lora_b`, to whatever reads its weight one of the sum."""
@@ -85,7 +89,7 @@ class Adapted(Frozen):
 
     @property
     def _base(self) -> Tensor:
-        return cast(Any, self)._parameters["weight"]
+        return self._parameters["weight"]
 
     @property
     def _b(self) -> Tensor:
@@ -95,68 +99,57 @@ class Adapted(Frozen):
 class _AdaptedLinear(Adapted):
     def forward(self, x: Tensor) -> Tensor:
         thin = F.linear(x, self.lora_a)
-        return F.linear(x, self._base, cast(Any, self).bias) + F.linear(thin, self._b)
+        return F.linear(x, self._base, self.bias) + F.linear(thin, self._b)
 
 
 class _FrozenConv(Frozen):
-    """A convolution in its frozen form."""
-
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        conv = cast(Any, self)
-        padding = conv.padding
-        if isinstance(conv, Conv2dSame):
-            kernel, stride, dilation = map(list, (conv.kernel_size, conv.stride, conv.dilation))
+        padding = self.padding
+        if isinstance(self, Conv2dSame):
+            kernel, stride, dilation = map(list, (self.kernel_size, self.stride, self.dilation))
             x = pad_same(x, kernel, stride, dilation)
-        elif isinstance(padding, str) or conv.padding_mode != "zeros":
-            mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-            x = F.pad(x, conv._reversed_padding_repeated_twice, mode=mode)
-            padding = (0,) * len(conv.kernel_size)
-        form = conv.stride, padding, conv.dilation, False, (0,) * len(padding), conv.groups
+        elif isinstance(padding, str) or self.padding_mode != "zeros":
+            mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+            x = F.pad(x, self._reversed_padding_repeated_twice, mode=mode)
+            padding = (0,) * len(self.kernel_size)
+        form = self.stride, padding, self.dilation, False, (0,) * len(padding), self.groups
         frozen = not weight.requires_grad and x.dim() == weight.dim()
         return (_FrozenConvolution.apply if frozen else _convolution)(x, weight, bias, *form)
 
     def forward(self, x: Tensor) -> Tensor:
-        conv = cast(Any, self)
-        return self._convolve(x, conv.weight, conv.bias)
+        return self._convolve(x, self.weight, self.bias)
 
 
 class _AdaptedConv(Adapted, _FrozenConv):
     def forward(self, x: Tensor) -> Tensor:
-        b, conv = self._b, cast(Any, self)
-        thin = self._convolve(x, self.lora_a, None)
+        b, thin = self._b, self._convolve(x, self.lora_a, None)
         apply = F.conv3d if b.dim() == 5 else F.conv2d
-        added = apply(thin, b, groups=conv.groups)
-        return self._convolve(x, self._base, conv.bias) + added
+        return self._convolve(x, self._base, self.bias) + apply(thin, b, groups=self.groups)
 
 
 class _FrozenTransposed(Frozen):
-    """A transposed convolution in its frozen form."""
-
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        conv = cast(Any, self)
-        if output_size is not None or x.dim() != conv.weight.dim():
-            return conv.plain.forward(conv, x, output_size)
-        form = conv.stride, conv.padding, conv.dilation, True, conv.output_padding, conv.groups
-        return _FrozenConvolution.apply(x, conv.weight, conv.bias, *form)
+        if output_size is not None or x.dim() != self.weight.dim():
+            return self.plain.forward(self, x, output_size)
+        form = self.stride, self.padding, self.dilation, True, self.output_padding, self.groups
+        return _FrozenConvolution.apply(x, self.weight, self.bias, *form)
 
 
 class _FixedNorm(Frozen):
     """A batch norm at its statistics, in training too; it keeps a vector and not its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        norm = cast(Any, self)
-        scale = torch.rsqrt(norm.running_var + norm.eps)
-        scale = scale if norm.weight is None else scale * norm.weight
-        shift = -norm.running_mean * scale
-        shift = shift if norm.bias is None else shift + norm.bias
+        scale = torch.rsqrt(self.running_var + self.eps)
+        scale = scale if self.weight is None else scale * self.weight
+        shift = -self.running_mean * scale
+        shift = shift if self.bias is None else shift + self.bias
         shape = -1, *[1] * (x.dim() - 2)
         return torch.addcmul(shift.view(shape), x, scale.view(shape)).to(x.dtype)
 
 
 class _FixedNormAct(_FixedNorm):
     def forward(self, x: Tensor) -> Tensor:
-        norm = cast(Any, self)
-        return norm.act(norm.drop(super().forward(x)))
+        return self.act(self.drop(super().forward(x)))
 
 
 def _forms(form: type[Frozen], *layers: type[nn.Module]) -> dict[type, type]:

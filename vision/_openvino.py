@@ -156,7 +156,7 @@ def quantize(
     model = _model(source)
     apply_moc_transformations(model, cf=False)  # what a compiler would fold, lest it be quantised
     nodes = model.get_ops()
-    between = set(map(_type, nodes)) - {*_LAYERS, "Constant", "Parameter"}
+    between = {*map(_type, nodes)} - {*_LAYERS, "Constant", "Parameter", "Result"}
     ignored = [n.get_friendly_name() for n in nodes if (name := _layer(n)) and name in kept]
     arrays = [tuple(x.numpy() for x in xs) for xs in inputs]
     with quiet(("nncf",)), contextlib.redirect_stdout(None):
@@ -165,9 +165,7 @@ def quantize(
             nncf.Dataset(arrays),
             preset=nncf.QuantizationPreset.MIXED,  # ranges of activations need not be around zero
             subset_size=len(arrays),
-            ignored_scope=nncf.IgnoredScope(
-                names=ignored, types=sorted(between - {"Result"}), validate=False
-            ),
+            ignored_scope=nncf.IgnoredScope(names=ignored, types=sorted(between), validate=False),
         )
     _openvino().save_model(model, os.fspath(target), compress_to_fp16=False)
 

@@ -10,12 +10,11 @@ import threading
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint, WeightAveraging
-from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -57,23 +56,12 @@ class AveragedWeights(WeightAveraging):
         super().__init__(avg_fn=self._mean)
         self.share, self._span, self._swapped = share, 1, False
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the task the average."""
-        super().on_validation_epoch_start(trainer, pl_module)
-        self._swapped = self._average_model is not None
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give the task its own weights back."""
-        super().on_validation_epoch_end(trainer, pl_module)
-        self._swapped = False
-
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Give them back before a checkpoint of what was interrupted is written."""
+        """Give the task its own weights back before a checkpoint of it is written."""
         if self._swapped:
             self._swap_models(pl_module)
-            self._swapped = False
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget the fit's average: what is loaded afterwards is measured as it is."""
@@ -83,6 +71,10 @@ class AveragedWeights(WeightAveraging):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the length of the fit, which a resumed one may have changed."""
         self._span = max(1, steps_of(self.share, run_steps(trainer), "averaged weights: share"))
+
+    def _swap_models(self, pl_module: LightningModule) -> None:
+        super()._swap_models(pl_module)
+        self._swapped = not self._swapped
 
     def _mean(self, average: Tensor, current: Tensor, count: Tensor) -> Tensor:
         done = self._latest_update_step  # a number of this process, which no device is asked for
@@ -112,21 +104,18 @@ class Frozen(Callback):
         if not any(parameter.requires_grad for parameter in pl_module.parameters()):
             raise ValueError(f"frozen: {', '.join(self.modules)}: nothing is left to train")
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Likewise: a fit that is resumed within an epoch does not start it."""
-        self.on_train_epoch_start(trainer, pl_module)
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep batch norms at their statistics."""
         for part in self._parts(pl_module):
             part.eval()
 
+    on_train_start = on_train_epoch_start  # a fit that is resumed within an epoch starts none
+
     def _parts(self, task: LightningModule) -> list[nn.Module]:
         known = dict(task.named_modules())
         for name in self.modules:
             if name not in known:
-                near = get_close_matches(name, known)
-                near = near or list(itertools.islice(filter(None, known), 5))
+                near = get_close_matches(name, known) or [n for n in known if n][:5]
                 raise ValueError(f"frozen: there is no {name!r}; did you mean {', '.join(near)}?")
         return [known[name] for name in self.modules]
 
@@ -138,15 +127,13 @@ class FixedStatistics(Callback):
     trained network: subnets then share one set of statistics and need none of their own.
     """
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Likewise: a fit that is resumed within an epoch does not start it."""
-        self.on_train_epoch_start(trainer, pl_module)
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep batch norms from training mode."""
         for module in pl_module.modules():
             if isinstance(module, _BatchNorm):
                 module.eval()
+
+    on_train_start = on_train_epoch_start  # a fit that is resumed within an epoch starts none
 
 
 class RightGradients(Callback):
@@ -160,16 +147,14 @@ class RightGradients(Callback):
         if pl_module.device.type == "cpu" and "bf16" in str(trainer.precision):
             self._hooks = _keep_gradients_right(pl_module)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, *_: Any) -> None:
         """Remove them."""
         for hook in self._hooks:
             hook.remove()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Remove them."""
-        self.on_fit_end(trainer, pl_module)
+        self.on_fit_end()
 
 
 class WholeCheckpoints(TorchCheckpointIO):
@@ -214,9 +199,7 @@ class StopTogether(Callback):
             stop = trainer.strategy.reduce_boolean_decision(self._asked, all=False)
             trainer._signal_connector.received_sigterm = stop
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, *_: Any) -> None:
         """A signal to the whole group also ends what loads data, before a step could agree."""
         if self._asked:
             trainer._signal_connector.received_sigterm = True
@@ -293,7 +276,7 @@ class KeepLast(Checkpoint):
         """
         self.interruption = exception
         self.terminated = trainer.received_sigterm
-        epoch = cast("_ProcessedTracker", trainer.fit_loop.epoch_progress.current)
+        epoch: Any = trainer.fit_loop.epoch_progress.current
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):
             return

@@ -34,17 +34,17 @@ class Check:
 
 
 _Found = tuple[bool, str, str]
-"""Whether something works, and what `Check` says of that: `found` and `remedy`."""
+"""Whether something works, what `Check` says was found, and the remedy if it does not work."""
 
 
 def examine() -> Iterator[Check]:
     """Run every one of `_CHECKS`; one that fails to run is reported as missing."""
     for name, check in _CHECKS.items():
         try:
-            found = check()
+            ok, found, remedy = check()
         except Exception as error:
-            found = False, f"{type(error).__name__}: {error}", ""
-        yield Check(name, *found, core=name in _CORE)
+            ok, found, remedy = False, f"{type(error).__name__}: {error}", ""
+        yield Check(name, ok, found, "" if ok else remedy, core=name in _CORE)
 
 
 def _package(module: str, wheel: str) -> _Found:
@@ -90,7 +90,8 @@ def _operator() -> _Found:
     if setting() == "cuda" and not torch.cuda.is_available():
         return False, why, "unset VIZOO_OPS, or operators refuse to run"
     ok = setting() == "torch" or not torch.cuda.is_available()
-    return ok, f"PyTorch: {why}", "" if ok else _OPERATOR_REMEDY
+    remedy = 'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
+    return ok, f"PyTorch: {why}", remedy
 
 
 _EXTRAS = {
@@ -107,9 +108,6 @@ _EXTRAS = {
 }
 """Extra of pyproject.toml to what needs it, and the modules that are looked for."""
 
-_OPERATOR_REMEDY = (
-    'pip install "cuda-core[cu13]" (cu12 for a PyTorch of CUDA 12), or VIZOO_OPS=torch'
-)
 _OPERATORS = (
     "correlation",
     "correlation_2d",
@@ -124,17 +122,14 @@ _OPERATORS = (
 
 def _compiler() -> _Found:
     name, path = compiler()
-    if path is not None:
-        return True, path, ""
     todo = "for AOTInductor and torch.compile on the CPU: apt install g++, or set CXX"
-    return False, f"no {name}", todo
+    return path is not None, path or f"no {name}", todo
 
 
 def _bf16() -> _Found:
-    if fast := bfloat16_instructions():
-        return True, ", ".join(fast), ""
+    fast = bfloat16_instructions()
     slow = "the CPU computes bfloat16 without hardware for it, slowly"
-    return False, slow, "use float32 on the CPU"
+    return bool(fast), ", ".join(fast) or slow, "use float32 on the CPU"
 
 
 def _threads() -> _Found:
@@ -142,21 +137,19 @@ def _threads() -> _Found:
 
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     threads = torch.get_num_threads()
-    ok = threads <= (usable or 1)
-    todo = "" if ok else f"export OMP_NUM_THREADS={usable}"
-    return ok, f"{threads} used by PyTorch, {usable} cores usable", todo
+    found = f"{threads} used by PyTorch, {usable} cores usable"
+    return threads <= (usable or 1), found, f"export OMP_NUM_THREADS={usable}"
 
 
 def _disk() -> _Found:
     free = shutil.disk_usage(".").free
-    ok = free > _FREE_WANTED
-    todo = "" if ok else "checkpoints may not fit; free some space or run in another folder"
-    return ok, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo
+    todo = "checkpoints may not fit; free some space or run in another folder"
+    return free > _FREE_WANTED, f"{free / 1e9:.1f} GB free in {Path.cwd()}", todo
 
 
 def _writable() -> _Found:
     ok = os.access(".", os.W_OK)
-    todo = "" if ok else "run in a folder of your own, or let results go to another"
+    todo = "run in a folder of your own, or let results go to another"
     return ok, f"{Path.cwd()}{'' if ok else ' cannot be written to'}", todo
 
 
@@ -164,7 +157,7 @@ def _configs() -> _Found:
     from .configs.builtin import CONFIGS, list_configs
 
     names = list_configs()
-    todo = "" if names else "install again: pip install --force-reinstall vizoo"
+    todo = "install again: pip install --force-reinstall vizoo"
     return bool(names), f"{len(names)} in {CONFIGS}", todo
 
 
@@ -188,10 +181,8 @@ def _dicom() -> _Found:
         "JPEG 2000": JPEG2000Lossless,
     }
     missing = [name for name, syntax in kinds.items() if not get_decoder(syntax).is_available]
-    if not missing:
-        return True, ", ".join(kinds), ""
-    todo = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
-    return False, f"cannot read {', '.join(missing)}", todo
+    found = f"cannot read {', '.join(missing)}" if missing else ", ".join(kinds)
+    return not missing, found, "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
 _CHECKS: dict[str, Callable[[], _Found]] = {

@@ -225,7 +225,7 @@ def _fisheye(d: tuple[float, ...], x: np.ndarray, y: np.ndarray, z: np.ndarray) 
     radius = np.hypot(x, y)
     angle = np.arctan2(radius, z)
     _, distorted = _theta(d, angle)
-    scale = np.where(radius > 0, distorted / np.where(radius > 0, radius, 1), 1 / z)
+    scale = np.where(radius > 0, distorted / radius, 1 / z)
     return _seen(angle <= _table(_theta, d)[0][-1], x * scale, y * scale)
 
 
@@ -242,20 +242,20 @@ def _from_fisheye(d: tuple[float, ...], a: np.ndarray, b: np.ndarray) -> tuple[n
         if not (np.abs(step) > _ENOUGH).any():
             break
     seen = (length <= distorted[-1]) & (np.abs(_theta(d, angle)[1] - length) < 1e-9)
-    scale = np.where(length > 0, np.sin(angle) / np.where(length > 0, length, 1), 1.0)
+    scale = np.where(length > 0, np.sin(angle) / length, 1.0)
     return (*_seen(seen, a * scale, b * scale), np.cos(angle))
 
 
 def _fov(d: tuple[float, ...], x: np.ndarray, y: np.ndarray, z: np.ndarray) -> _Plane:
     radius, spread = np.hypot(x, y), 2 * math.tan(d[0] / 2)
     angle = np.arctan2(radius * spread, z) / d[0]
-    scale = np.where(radius > 0, angle / np.where(radius > 0, radius, 1), spread / d[0] / z)
+    scale = np.where(radius > 0, angle / radius, spread / d[0] / z)
     return _seen(z > 0, x * scale, y * scale)
 
 
 def _from_fov(d: tuple[float, ...], a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
     length, spread = np.hypot(a, b), 2 * math.tan(d[0] / 2)
-    scale = np.where(length > 0, np.sin(length * d[0]) / np.where(length > 0, length, 1), d[0])
+    scale = np.where(length > 0, np.sin(length * d[0]) / length, d[0])
     seen = length * d[0] < math.pi / 2
     return (*_seen(seen, a * scale, b * scale), spread * np.cos(length * d[0]))
 

@@ -27,8 +27,7 @@ class EpochProgressBar(RichProgressBar):
             self.disable()
 
     def _get_train_description(self, current_epoch: int) -> str:
-        text = _epoch(self.trainer)
-        return f"{text[0].upper()}{text[1:]}".ljust(len(self.validation_description))
+        return _epoch(self.trainer).capitalize().ljust(len(self.validation_description))
 
 
 class ParameterTable(ModelSummary):

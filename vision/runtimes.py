@@ -184,7 +184,21 @@ def quantized(
     return cast("Quantized", exported.quantized)
 
 
-class Compiled(nn.Module):
+class _Elsewhere(nn.Module):
+    """A network whose methods run in other software."""
+
+    _call: Callable[[str, tuple[Tensor, ...]], Any]
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """The network's output: a tensor, or a tuple of the tensors in what it returns."""
+        return self._call("forward", inputs)
+
+    def predict(self, *inputs: Tensor) -> Any:
+        """Likewise of the network's method of this name, where it has one."""
+        return self._call("predict", inputs)
+
+
+class Compiled(_Elsewhere):
     """A network in another runtime: the same arguments on the CPU, the same values.
 
     At the first call it is exported, which takes up to half a minute and is compared with PyTorch;
@@ -203,15 +217,6 @@ class Compiled(nn.Module):
         self._runs: dict[str, Callable[[tuple[Tensor, ...]], list[Tensor]]] = {}
 
     @torch.inference_mode()
-    def forward(self, *inputs: Tensor) -> Any:
-        """The network's output: a tensor, or a tuple of the tensors in what it returns."""
-        return self._call("forward", inputs)
-
-    @torch.inference_mode()
-    def predict(self, *inputs: Tensor) -> Any:
-        """Likewise of the network's method of this name, where it has one."""
-        return self._call("predict", inputs)
-
     def _call(self, method: str, inputs: tuple[Tensor, ...]) -> Any:
         run = self._run(method, inputs)
         # Files take one image at once: what more there are would change a file's every line.
@@ -241,7 +246,7 @@ class Compiled(nn.Module):
         return self._runs[key]
 
 
-class Fastest(nn.Module):
+class Fastest(_Elsewhere):
     """A network in the runtime that is fastest on this processor, among those that are installed.
 
     At the first call of a size all are measured, a minute where the network has to be exported;
@@ -258,14 +263,6 @@ class Fastest(nn.Module):
         self.forms = {name: prepared(self.net, name) for name in RUNTIMES if _usable(name)}
         self._software = [f"{name} {_version(name)}" for name in self.forms]
         self._chosen: dict[str, str] = {}
-
-    def forward(self, *inputs: Tensor) -> Any:
-        """The network's output in the runtime of choice."""
-        return self._call("forward", inputs)
-
-    def predict(self, *inputs: Tensor) -> Any:
-        """Likewise of the network's method of this name, where it has one."""
-        return self._call("predict", inputs)
 
     def _call(self, method: str, inputs: tuple[Tensor, ...]) -> Any:
         values = round(math.log(sum(x.numel() for x in inputs), _ALIKE))

@@ -151,8 +151,7 @@ def served(
         own = socket.gethostname()
         hosts |= {own, f"{own}.local", socket.getfqdn()}
     store = Store(folder, max_kept)
-    settings = {"store": store, "max_upload": max_upload, "hosts": hosts, "names": names}
-    gate = middleware(Gate, **settings)
+    gate = middleware(Gate, store=store, max_upload=max_upload, hosts=hosts, names=names)
     page.queue(default_concurrency_limit=1, max_size=16, api_open=False)
     plain = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     page.launch(
@@ -288,10 +287,8 @@ class Gate:
         headers = {name.decode("latin1"): text.decode("latin1") for name, text in scope["headers"]}
         host = headers.get("host", "")
         if not _is_address(name := _hostname(host)) and name not in self.hosts:
-            return (
-                421,
-                f"this page does not go by the name {name}; `vizoo serve --name` gives it one",
-            )
+            why = f"this page does not go by the name {name}; `vizoo serve --name` gives it one"
+            return 421, why
         origin = headers.get("origin")
         if origin is not None and not self._same(origin, host):
             return 403, "asked for by another page"

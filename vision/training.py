@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
+from inspect import signature
 from itertools import accumulate, pairwise
 from math import ceil, cos, isinf, pi
 from sys import maxsize
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -37,8 +39,6 @@ __all__ = [
     "round_at",
     "starting_network",
 ]
-
-_SCHEDULES = ("milestones", "cosine", "constant")
 
 
 class OptimisedTask(LightningModule):
@@ -81,9 +81,13 @@ class OptimisedTask(LightningModule):
         lr_gamma: float = 0.5,
         warmup_steps: int | float = 0,
     ) -> None:
+        given = {**locals()}
         super().__init__()
         self.save_hyperparameters()
-        if lr_schedule not in _SCHEDULES:
+        # A command saves the arguments of the subclass alone, which need not have these among them;
+        # what is added to the saved ones the subclass would be given when a run is resumed.
+        self._given = {name: given[name] for name in signature(OptimisedTask).parameters}
+        if lr_schedule not in ("milestones", "cosine", "constant"):
             raise ValueError(
                 f"lr_schedule {lr_schedule!r} is unknown: choose milestones, cosine or constant"
             )
@@ -104,7 +108,7 @@ class OptimisedTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser, and the factor of its learning rate at each step."""
-        hparams, trainer = self.hparams, self.trainer
+        hparams, trainer = SimpleNamespace(**{**self._given, **self.hparams}), self.trainer
         try:
             optimizer = create_optimizer_v2(
                 self.net,

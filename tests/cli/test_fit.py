@@ -46,6 +46,25 @@ def test_fit_then_the_same_again_then_test(toy, capsys):
         assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
 
 
+def test_a_task_may_choose_its_optimiser_itself(toy):
+    """The config then names none of `OptimisedTask`'s arguments."""
+    code = """import torch
+from vizoo.vision.training import OptimisedTask
+class Own(OptimisedTask):
+    def __init__(self, width: int):
+        super().__init__(optimizer="sgd", lr=0.5, lr_schedule="constant")
+        self.net = torch.nn.Linear(4, width)
+    def training_step(self, batch, index):
+        return self.net(batch[0]).square().mean()
+"""
+    Path("own.py").write_text(code)
+    words = [*FIT, "--model", "own.Own", "--model.width", "3"]
+    assert main(words) == 0
+    assert checkpoint()["optimizer_states"][0]["param_groups"][0]["lr"] == 0.5
+    resumed = ["--trainer.max_epochs", "3", "--ckpt_path", "checkpoints/last.ckpt"]
+    assert main([*words, *resumed]) == 0 and checkpoint()["epoch"] == 2
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "link.yaml"])
 def test_the_config_that_was_named_stays(toy, name):
     """Without a logger a run's own lies in the current folder."""
@@ -447,7 +466,7 @@ def test_options_that_a_data_module_hands_on(toy, capsys):
     line = error(capsys, *FIT, module, "--data.batchsize=3")
     assert line.endswith("did you mean 'batch_size'?")
     line = error(capsys, *FIT, module, "--data.zzz=3")
-    assert "it takes augmentation, crop_height, crop_width, " in line
+    assert "it takes augmentation, crop_height, crop_width, train, " in line
     assert "workers" in line and "common" not in line
 
 

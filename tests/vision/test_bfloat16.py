@@ -7,9 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from lightning import Trainer
 from torch import nn
 from torch.utils.data import DataLoader
+from trainers import quiet_trainer
 
 from vizoo import nas
 from vizoo.vision.callbacks import _keep_gradients_right
@@ -65,14 +65,8 @@ def test_in_training_and_not_after(tmp_path, monkeypatch, stopped):
     torch.manual_seed(0)
     task = Task()
     task.image = torch.randn(2, 24, 48, 48)
-    trainer = Trainer(
-        precision="bf16-mixed",
-        accelerator="cpu",
-        max_steps=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        default_root_dir=tmp_path,
+    trainer = quiet_trainer(
+        tmp_path, precision="bf16-mixed", max_steps=1, enable_checkpointing=False
     )
     if stopped:
         monkeypatch.setattr(task, "on_train_end", lambda: 1 // 0)

@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from trainers import quiet_trainer
 
 from vizoo.vision.training import OptimisedTask
 
@@ -34,16 +34,7 @@ class Task(OptimisedTask):
 
 
 def step(folder, task, precision="32-true"):
-    trainer = Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        precision=precision,
-        max_steps=1,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(folder, precision=precision, max_steps=1, enable_checkpointing=False)
     kind = {"64-true": torch.float64, "bf16-true": torch.bfloat16}.get(precision, torch.float32)
     trainer.fit(task, DataLoader(TensorDataset(torch.rand(4, 3, 8, 8, dtype=kind)), 4))
     return {name: value.detach() - task.before[name] for name, value in task.net.named_parameters()}

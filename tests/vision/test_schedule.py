@@ -9,9 +9,10 @@ import pytest
 import torch
 import yaml
 from distributed_fits import overflow
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
 from ranks import run_ranks
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from trainers import quiet_trainer
 
 from vizoo.vision.callbacks import AveragedWeights, KeepLast
 from vizoo.vision.configs.builtin import CONFIGS
@@ -46,14 +47,8 @@ class Endless(IterableDataset):
 
 
 def fit(folder, task, batches=10, callbacks=(), ckpt_path=None, **arguments):
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    trainer = Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        enable_checkpointing=False,
-        callbacks=list(callbacks),
-        **quiet | arguments,
-    )
+    arguments["callbacks"] = list(callbacks)
+    trainer = quiet_trainer(folder, enable_checkpointing=False, **arguments)
     data = batches if isinstance(batches, DataLoader) else TensorDataset(torch.zeros(batches, 1))
     trainer.fit(task, data if data is batches else DataLoader(data), ckpt_path=ckpt_path)
     return trainer
@@ -193,15 +188,8 @@ def growing():
 
 
 def keeping(folder, *callbacks):
-    return Trainer(
-        default_root_dir=folder,
-        accelerator="cpu",
-        max_epochs=1,
-        num_sanity_val_steps=0,
-        callbacks=[AveragedWeights(0.1), *callbacks, KeepLast()],
-        logger=False,
-        enable_progress_bar=False,
-    )
+    callbacks = [AveragedWeights(0.1), *callbacks, KeepLast()]
+    return quiet_trainer(folder, max_epochs=1, callbacks=callbacks)
 
 
 def test_an_interrupted_validation_keeps_both_kinds_of_weights_apart(tmp_path):
@@ -288,14 +276,7 @@ def test_weights_that_are_no_numbers_are_not_kept(tmp_path, name):
             factor = math.nan if wrong and "weight" in name else 1
             return super().training_step(batch, index) * factor
 
-    trainer = Trainer(
-        default_root_dir=tmp_path,
-        accelerator="cpu",
-        max_epochs=5,
-        callbacks=[KeepLast()],
-        logger=False,
-        enable_progress_bar=False,
-    )
+    trainer = quiet_trainer(tmp_path, max_epochs=5, callbacks=[KeepLast()])
     data = DataLoader(TensorDataset(torch.zeros(4, 1)))
     said = rf"not finite after epoch 1 \({name.split('.')[0]}\..*\): .*last.ckpt is of before"
     with pytest.raises(ValueError, match=said):

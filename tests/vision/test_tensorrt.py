@@ -91,7 +91,6 @@ class Asked:
 def test_an_engine_and_what_it_says_of_itself(tmp_path, monkeypatch):
     asked, file = Asked(), tmp_path / "net.engine"
     monkeypatch.setitem(sys.modules, "tensorrt", asked)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     shapes = {"left": ((1, 3, 4, 6), (1, 3, 16, 24), (1, 3, 64, 96))}
     _tensorrt.write(b"onnx", '{"model": "pair"}', file, shapes)
     assert file.read_bytes() == b"engine" and asked.shapes == shapes and len(asked.profiles) == 1
@@ -103,9 +102,9 @@ def test_an_engine_and_what_it_says_of_itself(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "tensorrt", package)
         with pytest.raises(ValueError, match=says):
             _tensorrt.write(b"onnx", "{}", file, {})
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="on the GPU that runs them, and there is none"):
-        _tensorrt.write(b"onnx", "{}", file, {})
+    job = formats.Job(Pair(), (torch.rand(1, 3, 4, 4),), None, (), (), {}, None)
+    with pytest.raises(ValueError, match="builds for the GPU that it runs on: give --device cuda"):
+        formats.FORMATS["tensorrt"].write(job, file)
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ import inspect
 import re
 from pathlib import Path
 
+from jsonargparse import ArgumentParser
 from lightning.pytorch import Trainer
 
 from ...common.renamed import REPLACED
@@ -76,23 +77,9 @@ def _nearest_option(text: str, owner: tuple[str, str]) -> str:
     cls = getattr(importlib.import_module(owner[0]), owner[1], None)
     if not inspect.isclass(cls):
         return ""
-    names = _options(cls)
+    names = ArgumentParser().add_class_arguments(cls, fail_untyped=False)
     near = difflib.get_close_matches(option[1], names, n=1)
     return f"; did you mean '{near[0]}'?" if near else f"; it takes {', '.join(names) or 'none'}"
-
-
-def _options(cls: type) -> list[str]:
-    """The arguments of a class; those that `**others` hands on are the next base class's."""
-    names: dict[str, None] = {}
-    for base in inspect.getmro(cls):
-        if "__init__" not in vars(base) or base is object:
-            continue
-        parameters = list(inspect.signature(vars(base)["__init__"]).parameters.values())[1:]
-        many = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        names |= dict.fromkeys(one.name for one in parameters if one.kind not in many)
-        if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in parameters):
-            break
-    return list(names)
 
 
 def _nearest_name(text: str) -> str:

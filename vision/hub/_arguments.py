@@ -48,8 +48,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
-    if hint is None or hint is types.NoneType:
-        return value is None
     if hint in (int, float):  # NumPy's numbers too, but True is none, and JSON has no NaN
         kind = Integral if hint is int else Real
         return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)

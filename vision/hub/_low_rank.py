@@ -38,9 +38,8 @@ def is_part(name: str) -> bool:
 def merged_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state dict of the plain network; one without such layers comes back as it is."""
     plain = {name: tensor for name, tensor in state.items() if not is_part(name)}
-    for name in state.keys() - plain.keys():
-        layer = name[: -len(B)]
-        if name == layer + B:
-            weight = f"{layer}weight"
-            plain[weight] = merged(state[weight], state[layer + A], state[name])
+    for name, b in state.items():
+        if name.rpartition(".")[2] == B:
+            layer = name.removesuffix(B)
+            plain[f"{layer}weight"] = merged(state[f"{layer}weight"], state[layer + A], b)
     return plain

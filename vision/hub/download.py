@@ -8,9 +8,11 @@ stays in the Hub's own cache. ``VIZOO_OFFLINE=1`` forbids the network, and so do
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import _huggingface
@@ -45,27 +47,19 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
         DownloadError: no source worked, or the network is needed and forbidden.
         OSError: the cache folder cannot be written.
     """
-    sources = [(text, parse_source(text)) for text in record.sources]
     failures: list[str] = []
     damaged = set()
-    for text, source in sources:
-        try:
-            path = _local(source)
-        except SourceError as error:
-            if source.kind == "package":
-                failures.append(f"{text}: {error}")
-            continue
+    for text, path in _there(record):
         if (wrong := difference(path, record)) is None:
             return path
         damaged.add(text)
         failures.append(f"{path}: {wrong}")
-    if (kept := _downloaded(record)) is not None:
-        if (wrong := difference(kept, record)) is None:
-            return kept
-        failures.append(f"{kept}: {wrong}")
     flag = offline_flag()
-    for text, source in sources:
+    for text in record.sources:
+        source = parse_source(text)
         if source.kind == "package":
+            if text not in damaged:
+                failures.append(f"{text}: not in this installation")
             continue
         if flag:
             failures.append(f"{text}: not tried, since {flag}")
@@ -84,12 +78,7 @@ def fetch(record: WeightsRecord, name: str = "these weights") -> Path:
 
 def find_local(record: WeightsRecord) -> Path | None:
     """Where the weights lie on this machine, unchecked, or None; uses no network."""
-    for source in map(parse_source, record.sources):
-        try:
-            return _local(source)
-        except SourceError:
-            continue
-    return _downloaded(record)
+    return next((path for _, path in _there(record)), None)
 
 
 def cache_folder() -> Path:
@@ -142,24 +131,18 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     return digest.hexdigest()
 
 
-def _downloaded(record: WeightsRecord) -> Path | None:
-    """The file in the folder for downloads, unchecked, or None; that folder may be out of reach."""
-    try:
-        path = _cached_path(record)
-    except CacheError:
-        return None
-    return path if os.path.isfile(path) else None
-
-
-def _local(source: Source) -> Path:
-    if source.kind == "package":
-        path = _ROOT.joinpath(*source.path.split("/"))
-        if path.is_file():
-            return path
-        raise SourceError("not in this installation")
-    if source.kind == "hf-hub":
-        return _huggingface.obtain(source, local=True)
-    raise SourceError("needs the network")
+def _there(record: WeightsRecord) -> Iterator[tuple[str, Path]]:
+    """Sources that are on this machine, and their files, unchecked; at last what was downloaded."""
+    for text in record.sources:
+        source = parse_source(text)
+        if source.kind == "package" and (path := _ROOT / source.path).is_file():
+            yield text, path
+        elif source.kind == "hf-hub":
+            with contextlib.suppress(SourceError):
+                yield text, _huggingface.obtain(source, local=True)
+    with contextlib.suppress(CacheError):  # that folder may be out of reach
+        if os.path.isfile(path := _cached_path(record)):
+            yield "", path
 
 
 def _from_url(source: Source, record: WeightsRecord, name: str) -> Path:
@@ -173,16 +156,14 @@ def _from_url(source: Source, record: WeightsRecord, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with Progress(name, record.size) as progress:
             try:
-                lock.acquire(timeout=_WAIT)
+                held = lock.acquire(timeout=_WAIT)
             except filelock.Timeout:
                 progress.say(f"waiting for another process that downloads {name}")
-                lock.acquire()
-            try:
+                held = lock.acquire()
+            with held:
                 if path.is_file() and difference(path, record) is None:
                     return path
                 return _complete(source, record, path, part, progress)
-            finally:
-                lock.release()
     except CacheError:
         raise
     except OSError as error:

@@ -96,6 +96,5 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     wrong = [str(k) for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))]
     if wrong:
         raise ValueError(f"{path}: not a state dict: no tensor under {few(wrong)}")
-    if all(key.startswith("module.") for key in state):
-        return {key[len("module.") :]: value for key, value in state.items()}
-    return dict(state)
+    prefix = "module." if all(key.startswith("module.") for key in state) else ""
+    return {key.removeprefix(prefix): value for key, value in state.items()}

@@ -140,8 +140,8 @@ class WeightsRecord:
     reach: int | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.sources, str):
-            raise ValueError("sources is a tuple of strings, not one string")
+        if not isinstance(self.sources, (list, tuple)):
+            raise ValueError("sources is a tuple of strings, or a list")
         object.__setattr__(self, "sources", tuple(self.sources))
         for source in self.sources:
             parse_source(source)
@@ -208,8 +208,6 @@ class WeightsRecord:
         ):
             if wrong:
                 raise ValueError(f"the record {word} {', '.join(sorted(map(str, wrong)))}")
-        if not isinstance(values["sources"], (list, tuple)):
-            raise ValueError("sources is a list of strings")
         return cls(**values)
 
 

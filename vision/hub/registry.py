@@ -191,10 +191,8 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     for entry in sorted(_ENTRIES.values(), key=lambda entry: entry.name):
         room = f"{entry.task}/" if "/" in pattern else ""
         whole = fnmatchcase(room + entry.name, pattern)
-        if not pretrained:
-            names += [entry.name] if whole else []
-            continue
-        names += [n for n in entry.tagged_names if whole or fnmatchcase(room + n, pattern)]
+        spelled = entry.tagged_names if pretrained else (entry.name,)
+        names += [name for name in spelled if whole or fnmatchcase(room + name, pattern)]
     return names
 
 

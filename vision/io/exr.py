@@ -167,8 +167,8 @@ def _unpack(packed: bytes, size: int) -> bytes:
     flat = np.frombuffer(zlib.decompressobj().decompress(packed, size + 1), np.uint8)
     if len(flat) != size:
         raise zlib.error(f"{len(flat)} bytes, not {size}")
-    summed = np.cumsum(flat, dtype=np.int64) - 128 * np.arange(size)
-    halves = (summed & 255).astype(np.uint8)
+    halves = np.cumsum(flat, dtype=np.uint8)
+    halves[1::2] += 128
     plain = np.empty(size, np.uint8)
     middle = (size + 1) // 2
     plain[0::2], plain[1::2] = halves[:middle], halves[middle:]
@@ -178,10 +178,8 @@ def _unpack(packed: bytes, size: int) -> bytes:
 def _predict(plain: bytes) -> bytes:
     """What `_unpack` undoes, but for the deflating."""
     flat = np.frombuffer(plain, np.uint8)
-    halves = np.concatenate((flat[0::2], flat[1::2])).astype(np.int64)
-    steps = np.diff(halves, prepend=128) + 128
-    steps[0] = halves[0]
-    return (steps & 255).astype(np.uint8).tobytes()
+    halves = np.concatenate((flat[0::2], flat[1::2]))
+    return (np.diff(halves, prepend=np.uint8(128)) + np.uint8(128)).tobytes()
 
 
 def _by_opencv(path: Path, compression: str) -> list[np.ndarray]:

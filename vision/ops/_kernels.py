@@ -174,7 +174,6 @@ def launch(
 
 
 def _source(file: str) -> str:
-    """Text of a ``.cu`` file."""
     return (FOLDER / f"{file}.cu").read_text(encoding="utf-8")
 
 

@@ -1,7 +1,7 @@
 """What the operators share: checks at the border, and registration with ``torch.library``."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -127,7 +127,9 @@ def register_pair_operator(
         bilinear: True for an operator linear in each of left and right, False for one that is
             linear in the pair.
     """
-    integers = "".join(f", SymInt {size}" for size in sizes.split())
+    names = sizes.split()
+    nothing = (None,) * len(names)
+    integers = "".join(f", SymInt {name}" for name in names)
     pair = f"Tensor left, Tensor right{integers}"
     operator = define(
         name,
@@ -143,26 +145,22 @@ def register_pair_operator(
     )
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        left, right, *ctx.sizes = inputs
-        ctx.save_for_backward(left, right)
+        tensors = len(inputs) - len(names)
+        ctx.save_for_backward(*inputs[:tensors])
+        ctx.sizes = inputs[tensors:]
 
     def once(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return *derivative(gradient, *ctx.saved_tensors, *ctx.sizes), *(None for _ in ctx.sizes)
-
-    def keep_all(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        gradient, left, right, *ctx.sizes = inputs
-        ctx.save_for_backward(gradient, left, right)
+        return *derivative(gradient, *ctx.saved_tensors, *ctx.sizes), *nothing
 
     def twice(ctx: Any, to_left: Tensor, to_right: Tensor) -> tuple[Tensor | None, ...]:
         gradient, left, right = ctx.saved_tensors
-        nothing = (None,) * len(ctx.sizes)
         if not bilinear:
             return operator(to_left, to_right, *ctx.sizes), None, None, *nothing
         to_gradient = operator(to_left, right, *ctx.sizes) + operator(left, to_right, *ctx.sizes)
         return to_gradient, *derivative(gradient, to_left, to_right, *ctx.sizes), *nothing
 
     operator.register_autograd(once, setup_context=keep)
-    derivative.register_autograd(twice, setup_context=keep_all)
+    derivative.register_autograd(twice, setup_context=keep)
     register_autocast(name, 2)
 
 
@@ -241,18 +239,15 @@ def register_composite(
         ctx.others = inputs[len(derivatives) :]
 
     def once(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        tensors, wanted = ctx.saved_tensors, ctx.needs_input_grad[: len(derivatives)]
-        grads: list[Tensor | None] = [None] * len(ctx.needs_input_grad)
+        given, wanted = (*ctx.saved_tensors, *ctx.others), ctx.needs_input_grad[: len(derivatives)]
+        grads: Iterator[Tensor]
         if torch.is_grad_enabled():
-            some = [x for x, want in zip(tensors, wanted, strict=True) if want]
-            out = function(*tensors, *ctx.others)
-            exact = iter(torch.autograd.grad(out, some, gradient, create_graph=True))
-            grads[: len(tensors)] = [next(exact) if want else None for want in wanted]
-            return tuple(grads)
-        for place, derivative in enumerate(derivatives):
-            if wanted[place]:
-                grads[place] = derivative(gradient, *tensors, *ctx.others)
-        return tuple(grads)
+            some = [x for x, want in zip(ctx.saved_tensors, wanted, strict=True) if want]
+            grads = iter(torch.autograd.grad(function(*given), some, gradient, create_graph=True))
+        else:
+            pairs = zip(derivatives, wanted, strict=True)
+            grads = (derivative(gradient, *given) for derivative, want in pairs if want)
+        return *(next(grads) if want else None for want in wanted), *(None for _ in ctx.others)
 
     operator.register_autograd(once, setup_context=keep)
     _LIBRARY.define(f"{name}({arguments}) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))

@@ -7,7 +7,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -209,10 +209,9 @@ class Bench:
     def costs(self, architecture: Architecture) -> dict[str, Any]:
         """Counted parameters, multiply-adds and memory, under `measured` the time, and energy."""
         subnet, inputs = self.network(architecture), self.inputs()
-        ready = self.prepare(subnet, architecture)
-        settings: dict[str, Any] = {"repetitions": _REPETITIONS, "seconds": _SECONDS}
-        timing = measure(lambda: ready(*inputs), self.device, warmup=3, **settings)
-        energy = joules(lambda: ready(*inputs), self.device).to_json()
+        run = partial(self.prepare(subnet, architecture), *inputs)
+        timing = measure(run, self.device, warmup=3, repetitions=_REPETITIONS, seconds=_SECONDS)
+        energy = joules(run, self.device).to_json()
         return {**count(subnet, *inputs).to_json(), "measured": timing.to_json(), **energy}
 
     def check(self, table: LatencyTable, source: str = "table") -> None:

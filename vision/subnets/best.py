@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -27,9 +27,9 @@ from ...nas.efficiency.provenance import Conditions
 from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import QUANTITIES, LatencyTable
 from ...nas.search.constraints import Constraint, Limits, UnreachableError
-from ...nas.search.evolution import evolve
+from ...nas.search.evolution import SearchResult, evolve
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import activate, active
+from ...nas.supernet import activate, active, architecture_of
 from ..export import tensors
 from ..hub.create import beside_weights
 from .bench import Bench, bench_for, load_supernet, settings_of, without_precisions
@@ -252,21 +252,20 @@ def constraints(
     kept = []
     for kind, bound in bounds.items():
         size, unit = unit_of(kind, bound)
-        shares = {a: of[kind] for a, of in known.items() if kind in of}
-        cost = partial(_cost, predictors[kind], size, shares, bound / size)
-        kept.append(Constraint(_NAMES[kind], cost, bound / size, unit))
+        limit = bound / size
+        exact = {a: shares[kind] * limit for a, shares in known.items() if kind in shares}
+        cost = partial(_cost, predictors[kind], size, exact)
+        kept.append(Constraint(_NAMES[kind], cost, limit, unit))
     return kept
 
 
 def _cost(
     predict: Callable[[Architecture], float],
     size: float,
-    shares: Mapping[Architecture, float],
-    limit: float,
+    exact: Mapping[Architecture, float],
     architecture: Architecture,
 ) -> float:
-    share = shares.get(architecture)
-    return predict(architecture) / size if share is None else share * limit
+    return exact[architecture] if architecture in exact else predict(architecture) / size
 
 
 def within_reach(
@@ -365,7 +364,7 @@ def table_beside(
     if path is None:
         return None
     table = LatencyTable.load(path)
-    same = table.model == dict(cast("dict[str, Any]", net.architecture))
+    same = table.model == architecture_of(net)
     own = table.conditions
     there = (own.height, own.width), own.batch, own.device, own.dtype, own.runtime
     asked = size or there[0], batch or 1, device or "cpu", dtype, runtime
@@ -404,6 +403,9 @@ def search_within(
     given, objective = objective, objective or most_macs(predictors, counts)
     if bench.mixed:
         objective = _grown(bench, objective, alone=given is not None)
+    searched = partial(
+        evolve, bench.space, objective, seed=seed, population=population, generations=generations
+    )
     aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
         Limits(bench.space, constraints(predictors, aims, known)).refuge()
@@ -416,16 +418,7 @@ def search_within(
     for _ in range(rounds):
         try:
             architecture = _promising(
-                bench,
-                predictors,
-                objective,
-                bounds,
-                aims,
-                known,
-                counts,
-                seed=seed,
-                population=population,
-                generations=generations,
+                bench, searched, predictors, objective, bounds, aims, known, counts
             )
         except UnreachableError:  # predictions are wrong by more than what is to be spared
             architecture = bench.space.smallest()
@@ -475,23 +468,22 @@ def _grown(bench: Bench, objective: _Objective, alone: bool) -> _Objective:
 
 def _promising(
     bench: Bench,
+    searched: Callable[..., SearchResult],
     predictors: dict[str, CostRegressor],
     objective: _Objective,
     bounds: Mapping[str, float],
     aims: Mapping[str, float],
     known: dict[Architecture, dict[str, float]],
     counts: dict[Architecture, Counts],
-    **settings: Any,
 ) -> Architecture:
-    """The best architecture within what is aimed at, by counts where these are bounded.
+    """The best architecture that is `searched` within the aims, by counts where these are bounded.
 
     What is counted for it is added to `known` and `counts`, and `predictors` learn from it.
     """
     counted = [kind for kind in bounds if kind != "latency"]
     while True:
-        kept = constraints(predictors, aims, known)
-        evaluated = evolve(bench.space, objective, constraints=kept, **settings).evaluated
-        ranked = sorted(evaluated, key=lambda item: item.scores)
+        found = searched(constraints=constraints(predictors, aims, known))
+        ranked = sorted(found.evaluated, key=lambda item: item.scores)
         winners = [item.architecture for item in ranked[:_WINNERS]]
         if not counted or winners[0] in known:
             return winners[0]

@@ -138,19 +138,35 @@ def search(
     keeps = [keep]
     if storage is not None:
         keeps.append(_shown(storage, bench, evaluations, predictors, cost, kept))
-    run = _Run(evaluations, executor or SerialExecutor(evaluate), keeps, report)
+    executor = executor or SerialExecutor(evaluate)
     population = population or (16 if direct else 100)
     generations = (8 if direct else 50) if generations is None else generations
     children = population - Settings(seed, population, 0.5, 0.1).survivors
 
-    def evolve(errors: _Errors) -> list[Architecture]:
-        objectives = {"error": errors, "cost": lambda chosen: costs.predict(chosen).tolist()}
+    def errors(architectures: list[Architecture], what: str = "") -> list[float]:
+        """Errors of architectures; those that are not known yet are measured and kept."""
+        known = evaluations.errors
+        new = [item for item in dict.fromkeys(architectures) if item not in known]
+
+        def told(index: int, error: float) -> None:
+            known[new[index]] = error
+            for tell in keeps:
+                tell(evaluations)
+            if what:
+                report(what, len(known.keys() & new), len(new))
+
+        if new:
+            executor.run(new, told)
+        return [known[architecture] for architecture in architectures]
+
+    def evolve(error: _Errors) -> list[Architecture]:
+        objectives = {"error": error, "cost": lambda chosen: costs.predict(chosen).tolist()}
         settings: dict[str, Any] = {"constraints": kept, "seed": seed, "population": population}
         settings["on_generation"] = lambda step: report(
             "evaluations" if proposed else "generations", step.generation + 1, step.generations + 1
         )
         if proposed:
-            settings["at_once"] = 1 if isinstance(run.executor, SerialExecutor) else children
+            settings["at_once"] = 1 if isinstance(executor, SerialExecutor) else children
             settings["evaluations"] = population + generations * children
             found = propose(space, objectives, sampler=sampler, **settings)
         else:
@@ -159,55 +175,32 @@ def search(
 
     agreement = None
     if direct:
-        evolve(run.errors)
+        evolve(errors)
     else:
-        agreement = _by_predictions(run, evolve, samples, verify, seed)
+        agreement = _by_predictions(evaluations, errors, evolve, samples, verify, seed)
     rows, left_out = _front(bench, evaluations, predictors, cost, kept, bounds, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 
 
-@dataclass
-class _Run:
-    evaluations: Evaluations
-    executor: Executor
-    keeps: Sequence[Callable[[Evaluations], Any]]
-    report: _Report
-
-    def errors(self, architectures: list[Architecture], what: str = "") -> list[float]:
-        """Errors of architectures; those that are not known yet are measured and kept."""
-        known = self.evaluations.errors
-        new = [item for item in dict.fromkeys(architectures) if item not in known]
-
-        def keep(index: int, error: float) -> None:
-            known[new[index]] = error
-            for told in self.keeps:
-                told(self.evaluations)
-            if what:
-                self.report(what, len(known.keys() & new), len(new))
-
-        if new:
-            self.executor.run(new, keep)
-        return [known[architecture] for architecture in architectures]
-
-
 def _by_predictions(
-    run: _Run,
+    evaluations: Evaluations,
+    errors: Callable[..., Sequence[float]],
     evolve: Callable[[_Errors], list[Architecture]],
     samples: int,
     verify: int,
     seed: int,
 ) -> dict[str, Any] | None:
     """Evaluate a sample and what a search by its predictor finds; return how well it predicts."""
-    space = run.evaluations.space
+    space = evaluations.space
     chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
-    if not any(map(math.isfinite, run.errors(chosen, "evaluating subnets"))):
-        raise ValueError(f"{run.evaluations.metric}: finite for none of {len(chosen)} subnets")
+    if not any(map(math.isfinite, errors(chosen, "evaluating subnets"))):
+        raise ValueError(f"{evaluations.metric}: finite for none of {len(chosen)} subnets")
     if len(chosen) == space.count():  # none is left to predict
         return None
-    predictor = run.evaluations.predictor(seed, chosen)
+    predictor = evaluations.predictor(seed, chosen)
     front = evolve(predictor.predict)
     step = max(1, math.ceil(len(front) / max(1, verify)))
-    run.errors(front[::step][:verify], "evaluating the front")
+    errors(front[::step][:verify], "evaluating the front")
     return predictor.held_out.to_json() if predictor.held_out else None
 
 

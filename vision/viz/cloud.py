@@ -175,7 +175,7 @@ def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np
     """Fill pixels that lie well behind most of their 5x5 neighbourhood with that surface's mean."""
     surface = cv2.medianBlur(buffer, 5)
     gap = buffer > 1.08 * surface.astype(np.float64)
-    front = ((buffer <= 1.08 * surface.astype(np.float64)) & ~gap).astype(np.float32)
+    front = (~gap).astype(np.float32)
     weight = cv2.boxFilter(front, -1, (5, 5), normalize=False)
     total = cv2.boxFilter(picture * front[:, :, None], -1, (5, 5), normalize=False)
     fill = gap & (weight > 0)

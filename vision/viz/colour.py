@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["colour_range", "colourise", "comparison_picture", "disparity_picture", "draw_figure"]
 
-_UNKNOWN = (0, 0, 0)
 _STRIP = 1 << 20  # pixels that are coloured at once
 _ERROR_LIMIT = 4.0  # absolute error of the last colour, pixels
 
@@ -84,7 +83,7 @@ def colourise(
         whole = np.where(known[strip], values[strip], cast("float", scale.vmax))
         scaled = np.asarray(scale(whole), dtype=np.float32) * 255
         picture[strip] = table[np.clip(np.rint(scaled), 0, 255).astype(np.uint8)]
-        picture[strip][~known[strip]] = _UNKNOWN
+        picture[strip][~known[strip]] = 0
     return picture
 
 

@@ -50,6 +50,20 @@ def family(monkeypatch):
 
 
 @pytest.fixture
+def theirs(family):
+    """A network, and its weights as its authors called them, which the family converts."""
+
+    def convert_published(state):
+        if "theirs.weight" not in state:
+            raise ValueError("no theirs.weight")
+        return "dummy_small", {"width": 3}, {k.replace("theirs", "first"): state[k] for k in state}
+
+    family.convert_published = convert_published
+    net = registry.build_model("dummy_small", {"width": 3})
+    return net, {key.replace("first", "theirs"): value for key, value in net.state_dict().items()}
+
+
+@pytest.fixture
 def home(tmp_path, monkeypatch):
     """Empty caches, no token, nothing that forbids or redirects the network."""
     forbids = ("VIZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

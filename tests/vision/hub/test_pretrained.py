@@ -132,21 +132,12 @@ def test_a_record_that_is_wrong_about_its_file(family, server, tmp_path):
         create_model("dummy_deep.bad")
 
 
-def test_weights_as_their_authors_published_them(family, server, tmp_path):
-    net = create_model("dummy_small", width=3)
-
-    def convert_published(state):
-        if "theirs.weight" not in state:
-            raise ValueError("no theirs.weight")
-        return "dummy_small", {"width": 3}, {k.replace("theirs", "first"): state[k] for k in state}
-
-    family.convert_published = convert_published
-    state = {key.replace("first", "theirs"): value for key, value in net.state_dict().items()}
-    torch.save({"state_dict": state}, tmp_path / "theirs.pth")
-    server.files["/theirs.pth"] = (tmp_path / "theirs.pth").read_bytes()
-    record = described(
-        tmp_path / "theirs.pth", server.url("/theirs.pth"), architecture={"width": 3}
-    )
+def test_weights_as_their_authors_published_them(family, theirs, server, tmp_path):
+    net, state = theirs
+    path = tmp_path / "theirs.pth"
+    torch.save({"state_dict": state}, path)
+    server.files["/theirs.pth"] = path.read_bytes()
+    record = described(path, server.url("/theirs.pth"), architecture={"width": 3})
     register(family, "dummy_small", {"published": record})
     assert same(create_model("dummy_small.published"), net)
 

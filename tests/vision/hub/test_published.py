@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import save_file
 
 from vizoo.vision.hub._pickles import load_pickle
-from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.published import read_published, recognise
 
 STATE = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
@@ -162,21 +161,14 @@ def test_archives_write_nothing(tmp_path):
     }
 
 
-def test_recognise(family, tmp_path):
-    def convert_published(state):
-        if "theirs.weight" not in state:
-            raise ValueError("no theirs.weight")
-        return "dummy_small", {"width": 3}, {k.replace("theirs", "first"): state[k] for k in state}
-
-    family.convert_published = convert_published
-    net = create_model("dummy_small", width=3)
-    theirs = {key.replace("first", "theirs"): value for key, value in net.state_dict().items()}
-    torch.save({"state_dict": theirs}, tmp_path / "x.pth")
+def test_recognise(theirs, tmp_path):
+    _, state = theirs
+    torch.save({"state_dict": state}, tmp_path / "x.pth")
     stored = recognise(tmp_path / "x.pth")
     assert (stored.name, stored.architecture) == ("dummy_small", {"width": 3})
     assert stored.facts["converted_from"] == "x.pth" and len(stored.facts["sha256"]) == 64
 
-    torch.save({**theirs, "more": torch.ones(1)}, tmp_path / "x.pth")
+    torch.save({**state, "more": torch.ones(1)}, tmp_path / "x.pth")
     with pytest.raises(ValueError, match=r"x.pth: does not fit dummy_small: .*1 surplus \(more\)"):
         recognise(tmp_path / "x.pth")
     torch.save(STATE, tmp_path / "x.pth")

@@ -74,6 +74,13 @@ def test_bad_headers(tmp_path, header, message):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_disk_that_gives_less_than_it_said(tmp_path, monkeypatch):
+    path = pfm(tmp_path, b"Pf\n3 2\n-1\n")
+    monkeypatch.setattr(np, "fromfile", lambda file, dtype: ROWS[0])
+    with pytest.raises(ValueError, match="a.pfm: PFM data from byte 10 changed while being read"):
+        read_pfm(path)
+
+
 @pytest.mark.parametrize(("spare", "word"), [(-1, "cut short"), (1, "other bytes"), (4, "other")])
 def test_wrong_size(tmp_path, spare, word):
     payload = (ROWS.tobytes() + bytes(8))[: ROWS.nbytes + spare]

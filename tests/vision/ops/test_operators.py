@@ -1,5 +1,6 @@
 """Every operator against naive loops, and through everything PyTorch may do with it."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -140,8 +141,20 @@ class PairTester(OperatorTester):
         return overload, (left, right, *self.arguments)
 
 
+def pixel_by_pixel(left, right, shifts, function):
+    """(B, K, shifts, H, W): (B, K) of the channels at (y, x) and (y + dy, x + dx), 0 outside."""
+    height, width = left.shape[2:]
+    found = []
+    for (dy, dx), y, x in itertools.product(shifts, range(height), range(width)):
+        inside = 0 <= y + dy < height and 0 <= x + dx < width
+        there = right[:, :, y + dy, x + dx] if inside else right[:, :, y, x]
+        value = function(left[:, :, y, x], there)
+        found.append(value if inside else torch.zeros_like(value))
+    return torch.stack(found, 2).unflatten(2, (-1, height, width))
+
+
 def mean_product(left, right, groups=1):
-    return (left * right).unflatten(-1, (groups, -1)).mean(-1)
+    return (left * right).unflatten(1, (groups, -1)).mean(2)
 
 
 class TestCorrelation(PairTester):
@@ -149,16 +162,7 @@ class TestCorrelation(PairTester):
     refused = [((0,), "displacements must be at least 1, got 0")]
 
     def naive(self, left, right):
-        batch, _, height, width = left.shape
-        rows = []
-        for d in range(6):
-            for y in range(height):
-                for x in range(width):
-                    if x >= d:
-                        rows.append((left[:, :, y, x] * right[:, :, y, x - d]).mean(1))
-                    else:
-                        rows.append(left.new_zeros(batch))
-        return torch.stack(rows, 1).view(batch, 6, height, width)
+        return pixel_by_pixel(left, right, [(0, -d) for d in range(6)], mean_product)[:, 0]
 
     def test_sums_in_float32(self):
         left = torch.full((1, 4096, 1, 1), 1.0, dtype=torch.float16)
@@ -194,19 +198,8 @@ class TestGroupWiseCorrelation(PairTester):
     ]
 
     def naive(self, left, right):
-        batch, _, height, width = left.shape
-        rows = []
-        for group in range(2):
-            channels = slice(2 * group, 2 * group + 2)
-            for d in range(3):
-                for y in range(height):
-                    for x in range(width):
-                        if x >= d:
-                            product = left[:, channels, y, x] * right[:, channels, y, x - d]
-                            rows.append(product.mean(1))
-                        else:
-                            rows.append(left.new_zeros(batch))
-        return torch.stack(rows, 1).view(batch, 2, 3, height, width)
+        shifts = [(0, -d) for d in range(3)]
+        return pixel_by_pixel(left, right, shifts, lambda a, b: mean_product(a, b, groups=2))
 
 
 class TestCorrelation2d(PairTester):
@@ -214,18 +207,8 @@ class TestCorrelation2d(PairTester):
     refused = [((-1,), "radius must be at least 0, got -1")]
 
     def naive(self, left, right):
-        batch, _, height, width = left.shape
-        rows = []
-        for dy in range(-1, 2):
-            for dx in range(-1, 2):
-                for y in range(height):
-                    for x in range(width):
-                        if 0 <= y + dy < height and 0 <= x + dx < width:
-                            product = left[:, :, y, x] * right[:, :, y + dy, x + dx]
-                            rows.append(product.mean(1))
-                        else:
-                            rows.append(left.new_zeros(batch))
-        return torch.stack(rows, 1).view(batch, 9, height, width)
+        window = list(itertools.product((-1, 0, 1), repeat=2))
+        return pixel_by_pixel(left, right, window, mean_product)[:, 0]
 
 
 class TestConcatVolume(PairTester):
@@ -233,16 +216,8 @@ class TestConcatVolume(PairTester):
     refused = [((0,), "displacements must be at least 1, got 0")]
 
     def naive(self, left, right):
-        batch, channels, height, width = left.shape
-        rows = []
-        for d in range(6):
-            for y in range(height):
-                for x in range(width):
-                    if x >= d:
-                        rows.append(torch.cat((left[:, :, y, x], right[:, :, y, x - d]), 1))
-                    else:
-                        rows.append(left.new_zeros(batch, 2 * channels))
-        return torch.stack(rows, 2).view(batch, 2 * channels, 6, height, width)
+        shifts = [(0, -d) for d in range(6)]
+        return pixel_by_pixel(left, right, shifts, lambda a, b: torch.cat((a, b), 1))
 
 
 class TestSoftArgmin(OperatorTester):
