@@ -115,14 +115,10 @@ def measure_alone(model: str, rank: int, steps: int) -> dict:
 
 
 def train(training: Training, hook: CommHook, arguments: dict, steps: int, seconds: float) -> dict:
-    """Train a copy, and measure its steps after the first two.
+    """Train a copy, from its first weights, and measure its steps after the first two.
 
-    Args:
-        training: what, from its first weights.
-        hook: by which gradients travel.
-        arguments: of DistributedDataParallel.
-        steps: at most.
-        seconds: to spend at most, in at least four steps.
+    Arguments are DistributedDataParallel's. It takes so many steps and seconds at most, and at
+    least four steps.
     """
     start = time.perf_counter
     net = copy.deepcopy(training.net)

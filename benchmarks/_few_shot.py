@@ -17,6 +17,7 @@ from lightning.pytorch.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from vizoo.common.files import read_json, write_json
 from vizoo.nas import Architecture, SearchSpace
 from vizoo.nas.lid import FewShotTraining, Leaves, Split, Splitter, SplitTree
 from vizoo.nas.recalibration import recalibrate
@@ -43,22 +44,11 @@ def judged(
     seed: int,
     **splitter: Any,
 ) -> dict[str, Any]:
-    """Train a supernet and its parts, and judge networks, each by its part.
+    """Train a supernet, the `net` of a task, and its parts, and judge networks, each by its part.
 
-    Args:
-        make: the task that trains the supernet, its `net`.
-        loader: what it trains on.
-        epochs: of a node of each level; one level is one supernet.
-        criterion: of the splits, see `Splitter`.
-        architectures: to be judged.
-        calibration: batches that statistics of batch norms are measured on, network by network.
-        data: what networks are judged on.
-        seed: of everything that is drawn.
-        splitter: other settings of it.
-
-    Returns:
-        `scores`: accuracies of the networks in %; `splits` by node; `seconds` of the processor
-        for training and splitting.
+    Epochs are those of a node of each level: one level is one supernet. Of each network statistics
+    of batch norms are measured on batches of its own. Returns `scores`, accuracies in %; `splits`
+    by node; `seconds` of the processor for training and splitting.
     """
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     torch.manual_seed(seed)
@@ -99,6 +89,14 @@ def judged(
         for name, split in tree.splits.items()
     }
     return {"scores": scores, "splits": splits, "seconds": seconds}
+
+
+def kept(folder: Path, method: str, seed: int, run: Callable[..., dict], *arguments: Any) -> dict:
+    """What a run finds by a method, or what it found when it was last made: the folder keeps it."""
+    path = folder / f"{method.replace(' ', '_')}_{seed}.json"
+    if not path.exists():
+        write_json(path, run(method, seed, *arguments))
+    return read_json(path)
 
 
 def levelled(

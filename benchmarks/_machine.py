@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,6 +19,7 @@ from rich.table import Table
 from torch import nn
 
 from vizoo.common.files import write_json
+from vizoo.common.memory import held_memory
 from vizoo.common.timing import milliseconds
 from vizoo.nas.efficiency.provenance import device_name
 
@@ -162,13 +162,5 @@ def copy_rate() -> float:
 
 
 def peak_megabytes() -> float:
-    """The largest resident memory this process has had."""
-    import resource
-    import sys
-
-    try:  # a process that is started counts its parent's memory in getrusage, and not here
-        status = Path("/proc/self/status").read_text().split()
-        return int(status[status.index("VmHWM:") + 1]) / 1024
-    except (OSError, ValueError):
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024
+    """The largest resident memory this process has had; 0 outside Linux."""
+    return held_memory(most=True) / (1 << 20)

@@ -19,6 +19,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -100,9 +101,7 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
 def curves(measured: dict, faster: float) -> list[dict]:
     """Simulated steps of many processes on fast links, where computing takes as long as here.
 
-    Args:
-        measured: steps and the computation of hooks, by model.
-        faster: a second simulation divides all computation by this.
+    A second simulation divides all computation by `faster`.
     """
     from benchmarks._comm_rank import DENSITY, RANK
     from vizoo.nas.distributed.schedule.link import LINKS, Link
@@ -118,12 +117,11 @@ def curves(measured: dict, faster: float) -> list[dict]:
     for model, data in measured.items():
         for factor in (1.0, faster):
             step = Step(**data["step"])
-            step = Step(
-                step.around / factor,
-                step.backward / factor,
-                [time / factor for time in step.ready],
-                step.shapes,
-                step.active,
+            step = replace(
+                step,
+                around=step.around / factor,
+                backward=step.backward / factor,
+                ready=[time / factor for time in step.ready],
             )
             computing = {way: time / factor for way, time in data["computing"].items()}
             for gigabits, link in links.items():
@@ -209,14 +207,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        alone = folder / "alone.json"
         prefix, reason = private_network()
         if prefix is not None:
             words = [*prefix, sys.executable, "-m", "benchmarks.comm", "--inside", str(folder)]
             subprocess.run([*words, *sys.argv[1:]], check=True)
-        elif not (folder / "alone.json").is_file():
+        elif not alone.is_file():
             _alone(folder, options.models)
         rows = _rows(folder)
-        alone = folder / "alone.json"
         measured = json.loads(alone.read_text()) if alone.is_file() else {}
         links = _rows(folder, "links.jsonl")
     if reason:

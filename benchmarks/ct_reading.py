@@ -41,12 +41,10 @@ def main() -> None:
         folder = Path(options.folder or temporary)
         series, nifti = folder / "series", folder / "scan.nii.gz"
         if not nifti.exists():
-            shape = (options.slices, options.size, options.size)
-            apart(generate, shape, series, nifti)
+            apart(generate, (options.slices, options.size, options.size), series, nifti)
         for name, path in (("DICOM", series), ("NIfTI, gzip", nifti)):
             times, before, peak = apart(measured, path, options.threads)
-            whole = times[0] + times[2]
-            cells = [f"{value:.2f}" for value in (*times, whole)]
+            cells = [f"{value:.2f}" for value in (*times, times[0] + times[2])]
             rows.append([name, *cells, f"{peak:.0f} ({before:.0f} before)"])
     columns = ["", "read, s", "CPU s", "prepare, s", "CPU s", "whole, s", "peak MiB"]
     title = f"{options.size}x{options.size}x{options.slices}, to 512x512x32"

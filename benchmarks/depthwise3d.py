@@ -70,8 +70,7 @@ def convolutions(repeat: int) -> None:
             last = plain.contiguous(memory_format=torch.channels_last_3d)
             weight = torch.randn(channels, 1, kernel, kernel, kernel, dtype=dtype) / kernel
             bias = torch.randn(channels, dtype=dtype)
-            half = kernel // 2
-            shape = {"padding": half, "groups": channels}
+            shape = {"padding": kernel // 2, "groups": channels}
             packed = FusedConv3d(weight, bias, **shape, dtype=dtype)
             forms = {
                 "contiguous": lambda x=plain, w=weight, b=bias, s=shape: F.conv3d(x, w, b, **s),

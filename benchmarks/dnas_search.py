@@ -97,8 +97,7 @@ def train(options: argparse.Namespace, seed: int, architecture: Architecture) ->
     """Scores of an architecture that is trained from the start."""
     seed_everything(seed, verbose=False)
     data, module = scans(options, seed), task(options.lr, architecture.to_json())
-    trainer = fit(module, data, options.epochs, watch=False)
-    (scores,) = trainer.test(module, data, verbose=False)
+    (scores,) = fit(module, data, options.epochs, watch=False).test(module, data, verbose=False)
     names = ("loss", "accuracy", "macro_auc")
     return {
         **{name: scores[f"test/{name}"] for name in names},
@@ -107,12 +106,7 @@ def train(options: argparse.Namespace, seed: int, architecture: Architecture) ->
 
 
 class Runs:
-    """Finished runs by name, kept in a file.
-
-    Args:
-        path: of the file.
-        settings: of all runs; others than the file's are refused.
-    """
+    """Finished runs by name, kept in a file, whose settings have to be the same."""
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path, self.content = path, {"settings": settings, "runs": {}}

@@ -105,10 +105,7 @@ def steps(size: tuple[int, int], repeat: int) -> Table:
         chosen |= {f"random {seed}": space.sample(random.Random(seed)) for seed in range(3)}
         for kind, architecture in chosen.items():
             plain = extract(supernet, architecture).train()
-            forms = (
-                partial(step, plain),
-                partial(elastic_step, supernet, architecture),
-            )
+            forms = partial(step, plain), partial(elastic_step, supernet, architecture)
             for form in forms:
                 form()
             pairs = []
@@ -123,8 +120,7 @@ def steps(size: tuple[int, int], repeat: int) -> Table:
 
 
 def main() -> None:
-    parser = arguments(__doc__, repeat=9, size=(288, 576))
-    options, console = start(parser)
+    options, console = start(arguments(__doc__, repeat=9, size=(288, 576)))
     torch.manual_seed(0)
     console.print(inference(tuple(options.size), options.repeat))
     console.print(steps((192, 384), options.repeat))

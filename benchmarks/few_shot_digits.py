@@ -28,7 +28,7 @@ from vizoo.common.files import read_json, write_json
 from vizoo.nas import Architecture, Choice, elastic, extract, search_space
 from vizoo.nas.lid import compare
 
-from ._few_shot import accuracy, judged, levelled, spread
+from ._few_shot import accuracy, judged, kept, levelled, spread
 from ._machine import arguments, start, table
 
 OPERATIONS = ("avg_pool_3x3", "conv_1x1", "conv_3x3")
@@ -145,13 +145,10 @@ def key(architecture: Architecture) -> str:
     return "".join(str(OPERATIONS.index(value)) for value in architecture.values())
 
 
-def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed: int) -> dict:
+def run(method: str, seed: int, data: dict[str, tuple[Tensor, Tensor]]) -> dict:
     """Train by one method, and judge every network by its part."""
-    path = folder / f"{method.replace(' ', '_')}_{seed}.json"
-    if path.exists():
-        return read_json(path)
     criterion = method.split()[0]
-    found = judged(
+    return judged(
         DigitTask,
         DataLoader(TensorDataset(*data["train"]), BATCH, shuffle=True, drop_last=True),
         PLANS[method],
@@ -163,8 +160,6 @@ def run(folder: Path, data: dict[str, tuple[Tensor, Tensor]], method: str, seed:
         batches=4,
         batch_size=BATCH,
     )
-    write_json(path, found)
-    return found
 
 
 def report(known: dict, runs: dict[str, list[dict]], seeds: int) -> Table:
@@ -221,13 +216,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="of each method and of the truth")
     options, console = start(parser, width=110)
     data = digits()
-    options.out.mkdir(parents=True, exist_ok=True)
     runs: dict[str, list[dict]] = {name: [] for name in PLANS}
     wanted = [(method, seed) for seed in range(options.seeds) for method in PLANS]
     for method, seed in track(wanted, "supernets"):
-        runs[method].append(run(options.out, data, method, seed))
-    known = truth(options.out, data, options.seeds)
-    console.print(report(known, runs, options.seeds))
+        runs[method].append(kept(options.out, method, seed, run, data))
+    console.print(report(truth(options.out, data, options.seeds), runs, options.seeds))
     for method, found in runs.items():
         for seed, result in enumerate(found):
             console.print(

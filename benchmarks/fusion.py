@@ -9,6 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 
@@ -34,10 +35,7 @@ def cameras(views: int, height: int, width: int) -> tuple[torch.Tensor, torch.Te
     for index in range(views):
         yaw = 0.12 * (index % columns - columns // 2)
         pitch = 0.1 * (index // columns - views // columns / 2)
-        cy, sy, cp, sp = np.cos(yaw), np.sin(yaw), np.cos(pitch), np.sin(pitch)
-        turn = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]]) @ np.array(
-            [[cy, 0, -sy], [0, 1, 0], [sy, 0, cy]]
-        )
+        turn = cv2.Rodrigues(np.array([pitch, 0, 0]))[0] @ cv2.Rodrigues(np.array([0, -yaw, 0]))[0]
         extrinsics[index, :3, :3] = torch.from_numpy(turn)
         extrinsics[index, 2, 3] = DISTANCE
     return intrinsics, extrinsics
@@ -57,8 +55,7 @@ def sphere_on_a_plane(intrinsics, extrinsics, height: int, width: int) -> torch.
 
 
 def main() -> None:
-    parser = arguments(__doc__, views=49, sources=10, size=(1152, 1600), device="cpu")
-    options, _ = start(parser)
+    options, _ = start(arguments(__doc__, views=49, sources=10, size=(1152, 1600), device="cpu"))
     height, width = options.size
     intrinsics, extrinsics = cameras(options.views, height, width)
     centres = invert_pose(extrinsics)[:, :3, 3]
@@ -71,16 +68,17 @@ def main() -> None:
             # As a network errs: a little everywhere, grossly here and there.
             depth *= 1 + 5e-4 * noise.standard_normal(depth.shape, dtype=np.float32)
             depth[noise.random(depth.shape, dtype=np.float32) < 0.1] *= 1.2
-            write_pfm(folder / f"{index}.pfm", depth)
+            depth_file, image_file = folder / f"{index}.pfm", folder / f"{index}.png"
+            write_pfm(depth_file, depth)
             coarse = noise.integers(0, 256, (height // 16, width // 16, 3), dtype=np.uint8)
-            write_image(folder / f"{index}.png", coarse.repeat(16, axis=0).repeat(16, axis=1))
+            write_image(image_file, coarse.repeat(16, axis=0).repeat(16, axis=1))
             views.append(
                 DepthView(
                     str(index),
                     intrinsics,
                     extrinsics[index],
-                    folder / f"{index}.pfm",
-                    folder / f"{index}.png",
+                    depth_file,
+                    image_file,
                     nearest[index].tolist(),
                     (425.0, 935.0),
                 )

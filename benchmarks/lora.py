@@ -97,11 +97,6 @@ def prepare(net: nn.Module, way: str, last: Sequence[str], rank: int, seed: int)
     adapt(net, LoRA(rank, trains=trains, train_a=train_a, corrected=corrected, seed=seed))
 
 
-def mode(net: nn.Module, way: str) -> nn.Module:
-    """Training mode, with batch norms as they are where weights are frozen."""
-    return net.train() if way != "last layer" else net.eval()
-
-
 def kept(net: nn.Module, forward: Callable[[], Tensor]) -> int:
     """Bytes that autograd keeps of a step, without parameters."""
     own = {tensor.untyped_storage().data_ptr() for tensor in net.state_dict().values()}
@@ -125,7 +120,7 @@ def train(
     """Train on batches; values trained, MB kept and held, ms of a step."""
     learnt = [parameter for parameter in net.parameters() if parameter.requires_grad]
     optimizer = torch.optim.Adam(learnt, rate)
-    mode(net, way)
+    net.train(way != "last layer")  # whose batch norms stay as they are, as weights are frozen
     batches, times = list(batches), []
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(batches))
     memory = kept(net, lambda: loss(net, batches[0]))
@@ -241,8 +236,7 @@ class Stereo:
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         torch.manual_seed(0)
         known = name.endswith("tiny")
-        net = create_model(name, pretrained=known)
-        self.base = net.to(memory_format=torch.channels_last)
+        self.base = create_model(name, pretrained=known).to(memory_format=torch.channels_last)
         if not known:
             layered = pairs(GeneratedStereo, options.pairs, 10)
             order = np.random.default_rng(0).integers(len(layered), size=options.stereo_pretrain)

@@ -204,8 +204,7 @@ def main() -> None:
     sizes = [tuple(map(int, text.split("x"))) for text in options.sizes]
     for size in sizes:
         for count in options.views:
-            inputs = views(networks["ours"], *size, count)
-            results = measured(networks, inputs, options.repeat)
+            results = measured(networks, views(networks["ours"], *size, count), options.repeat)
             row, wanted = [], results["plain"][1]
             for form in networks:
                 times = results[form][0]

@@ -12,6 +12,7 @@ their peak beyond what was held before (Linux only), outputs and gradients inclu
 
 import time
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 
 import torch
@@ -46,15 +47,9 @@ def square_loop(left: Tensor, right: Tensor, radius: int) -> Tensor:
     """A padded right view, one product per place of the window, stacked (PWC-Net ports)."""
     height, width = left.shape[2:]
     right = torch.nn.functional.pad(right, (radius,) * 4)
-    side = range(2 * radius + 1)
-    return torch.stack(
-        [
-            (left * right[..., y : y + height, x : x + width]).mean(dim=1)
-            for y in side
-            for x in side
-        ],
-        dim=1,
-    )
+    places = product(range(2 * radius + 1), repeat=2)
+    slices = (right[..., y : y + height, x : x + width] for y, x in places)
+    return torch.stack([(left * part).mean(dim=1) for part in slices], dim=1)
 
 
 def concat_loop(left: Tensor, right: Tensor, displacements: int) -> Tensor:

@@ -55,18 +55,12 @@ def convolution(form: str, level: int, channels: int, device: torch.device) -> t
     features = torch.randn(1, face_count(level), channels, device=device)
     weight = torch.randn(channels, channels, 4, device=device) / (4 * channels) ** 0.5
     bias = torch.randn(channels, device=device)
+    function, tables = mesh_convolution, (neighbours, inverse)
     if form == "plain":
-        features, neighbours = features.mT.contiguous(), neighbours.long()
-        run = lambda *inputs: plain_convolution(*inputs, neighbours)  # noqa: E731
-    else:
-        run = lambda *inputs: mesh_convolution(*inputs, neighbours, inverse)  # noqa: E731
-    inputs = [x.requires_grad_() for x in (features, weight, bias)]
-
-    def forward() -> Tensor:
-        with torch.no_grad():
-            return run(*inputs)
-
-    return forward, lambda: run(*inputs)
+        features = features.mT.contiguous()
+        function, tables = plain_convolution, (neighbours.long(),)
+    run = partial(function, *(x.requires_grad_() for x in (features, weight, bias)), *tables)
+    return torch.no_grad()(run), run
 
 
 def gradients(form: str, level: int, channels: int, device: torch.device) -> tuple[Pass, Pass]:
@@ -132,8 +126,7 @@ def convolutions(options: argparse.Namespace, device: torch.device) -> Table:
 
 
 def network(level: int, texture_level: int, device: torch.device) -> nn.Module:
-    net = SphereDepthNet(mesh_level=level, texture_level=texture_level).eval().to(device)
-    return optimize(net)
+    return optimize(SphereDepthNet(mesh_level=level, texture_level=texture_level).eval().to(device))
 
 
 @torch.inference_mode()

@@ -21,10 +21,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from benchmarks._few_shot import Images, judged, levelled, spread
+from benchmarks._few_shot import Images, judged, kept, levelled, spread
 from benchmarks._machine import arguments, record, start
 from vizoo.classification.task import ClassificationTask
-from vizoo.common.files import read_json, write_json
 from vizoo.datasets.images import ImageFolders, ImagePreset
 from vizoo.nas.lid import compare
 from vizoo.nas.tabular import Tabular, nasbench201
@@ -71,14 +70,12 @@ def task() -> ClassificationTask:
     ).to(memory_format=torch.channels_last)
 
 
-def run(path: Path, data: dict[str, Images], method: str, seed: int, cells: list) -> dict:
+def run(method: str, seed: int, data: dict[str, Images], cells: list) -> dict:
     """Train by one method, and judge every network by its part."""
-    if path.exists():
-        return read_json(path)
     pairs = zip(*data["train"], strict=True)
     samples = [{"image": image, "label": label} for image, label in pairs]
     criterion, epochs = PLANS[method]
-    found = judged(
+    return judged(
         task,
         DataLoader(samples, BATCH, shuffle=True, drop_last=True),
         epochs,
@@ -91,8 +88,6 @@ def run(path: Path, data: dict[str, Images], method: str, seed: int, cells: list
         batches=10,
         batch_size=100,
     )
-    write_json(path, found)
-    return found
 
 
 def taus(scores: Sequence[float], truths: Sequence[Sequence[float]]) -> list[float]:
@@ -172,15 +167,13 @@ def main() -> None:
     if not (options.cifar and options.nasbench201):
         print("give images and the file of a table: --cifar and --nasbench201")
         return
-    options.runs.mkdir(parents=True, exist_ok=True)
     data, tabular = images(options.cifar), nasbench201(options.nasbench201)
     cells = random.Random(0).sample(list(tabular.rows), NETWORKS)
     others = published(options.zero_cost, tabular) if options.zero_cost else []
     runs: dict[str, list[dict]] = {method: [] for method in PLANS}
     for seed in range(options.seeds):
         for method in PLANS:
-            path = options.runs / f"{method.replace(' ', '_')}_{seed}.json"
-            runs[method].append(run(path, data, method, seed, cells))
+            runs[method].append(kept(options.runs, method, seed, run, data, cells))
             rows = table(tabular, cells, runs) + others
             print(f"seed {seed}, {method}", *map(" | ".join, rows), sep="\n", flush=True)
             if options.out:

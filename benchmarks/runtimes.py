@@ -67,8 +67,7 @@ SCENES = 4
 def opened(model: str, runtime: str, precision: str, file: Path | None) -> Callable[..., Tensor]:
     """A network in a runtime, called with a pair."""
     if file is None:
-        net = create_model(model, pretrained=True).eval()
-        return optimize(net, getattr(torch, precision))
+        return optimize(create_model(model, pretrained=True).eval(), getattr(torch, precision))
     form = FORMATS["onnx" if runtime == "onnxruntime" else runtime]
     run, _ = form.read(file, FORMS[runtime][precision])
     return lambda *views: run(views)[0]
@@ -132,8 +131,7 @@ def rows(
     model: str, size: tuple[int, int], repeat: int, max_loss: float, tell: Callable[[str], None]
 ) -> list[list[str]]:
     """A network's lines."""
-    net = create_model(model, pretrained=True)
-    limit = min(net.reach, 192)
+    limit = min(create_model(model, pretrained=True).reach, 192)
     scenes = generate_scenes(SCENES, *size, seed=7, max_disparity=limit, clutter=0.3)
     pairs = [(scenes["left"][i : i + 1], scenes["right"][i : i + 1]) for i in range(SCENES)]
     with tempfile.TemporaryDirectory() as folder:

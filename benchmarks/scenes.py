@@ -12,21 +12,16 @@ from vizoo.common.timing import milliseconds
 from vizoo.datasets.stereo.scenes import GeneratedStereo, generate_scenes
 
 
-def measure(work, scenes: int, device: str) -> str:
-    work(2)
-    return f"{1e3 * scenes / milliseconds(lambda: work(scenes), device):6.2f} pairs/s"
-
-
 def main() -> None:
-    parser = arguments(__doc__, scenes=40, size=(320, 640), device="cpu")
-    options, _ = start(parser)
+    options, _ = start(arguments(__doc__, scenes=40, size=(320, 640), device="cpu"))
     size, device = options.size, options.device
 
     def direct(count: int) -> None:
         generate_scenes(count, *size, seed=0, device=device)
 
-    print(f"one process, {options.threads} threads, {device}: ", end="")
-    print(measure(direct, options.scenes, device))
+    direct(2)
+    rate = 1e3 * options.scenes / milliseconds(lambda: direct(options.scenes), device)
+    print(f"one process, {options.threads} threads, {device}: {rate:6.2f} pairs/s")
     if device != "cpu":
         return
     workers = options.threads

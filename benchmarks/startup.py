@@ -60,8 +60,7 @@ def timed(command: list[str], folder: Path) -> tuple[float, float, str]:
 
 
 def main() -> None:
-    parser = arguments(__doc__, repeat=5)
-    options, console = start(parser)
+    options, console = start(arguments(__doc__, repeat=5))
     infer = ["-m", "vizoo", "infer", "stereo", "left.png", "right.png", "--out", "out"]
     commands = {
         "python -c pass": ["-c", "pass"],

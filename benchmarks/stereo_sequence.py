@@ -98,8 +98,7 @@ def main() -> None:
     options, console = start(parser, width=110)
     height, width = options.size
     predictor = StereoPredictor(options.model, guided=False)
-    load = os.getloadavg()[0]
-    console.print(f"{options.model}; {width}x{height}; load {load:.1f}")
+    console.print(f"{options.model}; {width}x{height}; load {os.getloadavg()[0]:.1f}")
     columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
     console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
     console.print("".join(f"{column:>10}" for column in columns))

@@ -65,15 +65,13 @@ def run(name: str, form: str, batch: int, height: int, width: int, steps: int) -
 
 def main() -> None:
     parser = arguments(__doc__, batch=4, size=(320, 640))
-    default = ["micro", "tiny", "slight", "mobile"]
-    parser.add_argument("--variants", nargs="*", default=default)
+    parser.add_argument("--variants", nargs="*", default=["micro", "tiny", "slight", "mobile"])
     parser.add_argument("--rounds", type=int, default=2, help="processes per form")
     parser.add_argument("--steps", type=int, default=3, help="steps per process")
     options, console = start(parser)
     size = "x".join(map(str, options.size))
     columns = ["variant", "form", "s / step", "times as fast", "peak MB", "first loss"]
-    title = f"FADNet, training step, batch {options.batch}, {size}"
-    shown = table(columns, title=title, left=2)
+    shown = table(columns, title=f"FADNet, training step, batch {options.batch}, {size}", left=2)
     for variant in options.variants:
         name = variant if variant == "fadnet" else f"fadnet_plus_{variant}"
         times = {form: [] for form in FORMS}

@@ -81,23 +81,16 @@ def compare(
 ) -> list[list[str]]:
     """A row for each m: mean, deviation and regret of what each method found.
 
-    Args:
-        seeds: by method, how many for each of `BUDGETS`, ever fewer.
+    Of seeds there are by method so many for each of `BUDGETS`, ever fewer.
     """
     top = float(tabular.columns[column].max())
     rows = [[title, str(budget)] for budget in BUDGETS]
     for method, counts in seeds.items():
         start = time.perf_counter()
-        found = [
-            best(
-                method,
-                tabular,
-                column,
-                seed,
-                [b for b, n in zip(BUDGETS, counts, strict=True) if seed < n],
-            )
-            for seed in range(counts[0])
-        ]
+        found = []
+        for seed in range(counts[0]):
+            budgets = [b for b, n in zip(BUDGETS, counts, strict=True) if seed < n]
+            found.append(best(method, tabular, column, seed, budgets))
         for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
             values = [bests[place] for bests in found[:count]]
             row.append(f"{fmean(values):.2f} ± {stdev(values):.2f} ({top - fmean(values):.2f})")

@@ -32,8 +32,7 @@ def classes_and_preset(
             f"{source}: does not say {missing}, as checkpoints of `vizoo fit` do: train it with "
             "ClassificationTask, or save it by save_weights(net, path, classes=..., input=...)"
         )
-    known = {field.name for field in dataclasses.fields(preset)}
-    if unknown := sorted(set(facts) - known):
+    if unknown := sorted(set(facts) - {field.name for field in dataclasses.fields(preset)}):
         raise ValueError(
             f"{source}: not a classifier of {inputs}: its input has {', '.join(unknown)}"
         )

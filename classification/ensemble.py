@@ -203,8 +203,7 @@ def _fit_weights(logs: Tensor, labels: Tensor) -> list[float]:
         options={"maxiter": 500, "ftol": 1e-10},
     ).x.clip(0)
     candidates = [fitted / fitted.sum(), np.full(members, 1 / members), *np.eye(members)]
-    best = min(candidates, key=lambda weights: loss(weights)[0])
-    return [float(weight) for weight in best]
+    return min(candidates, key=lambda weights: loss(weights)[0]).tolist()
 
 
 def _columns(logs: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ..common.memory import PeakMemory
 from ..common.progress import progress
+from ..common.timing import milliseconds
 from ..vision.ops import (
     concat_volume,
     correlation,
@@ -225,8 +226,7 @@ def _lines(case: _Case, copies: float, products: float, seconds: float) -> Itera
         if compiled:
             other = _time_compiled(compiled, case.name, sets, backward, seconds)
         times = (1e6 * floor, 1e6 * ours, floor / ours, 1e6 * other, other / ours)
-        numbers = (*times, peak / 1e6, size / 1e6)
-        cells = "".join(f"{x:12.2f}" for x in numbers)
+        cells = "".join(f"{x:12.2f}" for x in (*times, peak / 1e6, size / 1e6))
         yield f"{case.name:<24}{case.size:<36}{'backward' if backward else 'forward':<9}{cells}"
 
 
@@ -283,9 +283,7 @@ def _time(
     end = time.perf_counter() + seconds
     if device.type != "cuda":
         while len(times) < 5 or time.perf_counter() < end:
-            start = time.perf_counter()
-            work()
-            times.append(time.perf_counter() - start)
+            times.append(milliseconds(work) / 1e3)
         return statistics.median(times) / calls
     with torch.cuda.device(device):
         while len(times) < 5 or time.perf_counter() < end:

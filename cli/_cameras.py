@@ -153,8 +153,7 @@ def common_calibration(
         if file := args.calib or found:
             return read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
         return None
-    if args.baseline_unit is not None:
-        raise ValueError("--baseline-unit is that of a file; --baseline takes metres")
+    refuse(args, ["baseline_unit"], "is that of a file; --baseline takes metres")
     for name, unit in (("focal", "pixels"), ("baseline", "metres")):
         if name not in numbers:
             raise ValueError(
@@ -186,12 +185,10 @@ def find_calibrations(
             own[name] = common
         else:
             own[name] = read_calibration(pair.calibration, unit, grey=_grey(pair.left))
-    if args.baseline_unit is not None and args.raw is None and not any(own.values()):
-        raise ValueError("--baseline-unit is that of a calibration file, and there is none")
-    if args.max_depth is not None and not any(own.values()) and args.raw is None:
-        raise ValueError(
-            "--max-depth needs a calibration: --calib, --raw, or --focal and --baseline"
-        )
+    if args.raw is None and not any(own.values()):
+        refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
+        why = "needs a calibration: --calib, --raw, or --focal and --baseline"
+        refuse(args, ["max_depth"], why)
     return own
 
 

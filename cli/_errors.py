@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..vision.configs.task import FitConfig
     from ..vision.subnets.bench import Bench
 
+_COSTS = {"parameters": "parameters", "macs": "multiply-adds", "memory": "of activations"}
 _BUILT_IN, _FOLDER = "evaluate/{task}.yaml", "evaluate/{task}_pairs.yaml"
 
 
@@ -123,8 +124,7 @@ class Errors:
         fast = copy.deepcopy(net).to(memory_format=torch.channels_last)
         with ended_by_sigterm():
             values, shown = self.judge.metrics(fast, self.bench.device)
-        finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
-        return finite, shown
+        return {name: v if math.isfinite(v) else None for name, v in values.items()}, shown
 
     def _kept(self, net: nn.Module) -> Path | None:
         """Where errors of these very weights on this config lie; None where nowhere."""
@@ -149,13 +149,12 @@ def recalibrated(
     net: nn.Module, errors: Errors | None, config: FitConfig | None, batches: int, bench: Bench
 ) -> dict[str, Any] | None:
     """Estimate batch norms anew where that was asked for, and measure errors before and after."""
-    after = net if config is not None or errors is None else copy.deepcopy(net)
-    if errors is not None:
-        errors.of_subnet("before", net)
-    estimating = errors.estimating if errors is not None else config
-    told = None if estimating is None else estimating.recalibrate(after, batches, bench.device)
-    if errors is not None:
-        errors.of_subnet("after", after)
+    if errors is None:
+        return None if config is None else config.recalibrate(net, batches, bench.device)
+    errors.of_subnet("before", net)
+    after = copy.deepcopy(net) if config is None else net
+    told = errors.estimating.recalibrate(after, batches, bench.device)
+    errors.of_subnet("after", after)
     return None if config is None else told
 
 
@@ -180,6 +179,7 @@ def _error_lines(errors: dict[str, Any] | None) -> list[str]:
 def lines(report: dict[str, Any]) -> str:
     measured = report["measured"]
     known = "" if report["joules"] is None else f"{show_joules(report['joules'])}, by "
+    costs = (f"{show_quantity(kind, report[kind])} {name}" for kind, name in _COSTS.items())
     lines = [
         f"{report['file']}: subnet of {report['supernet']}"
         + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
@@ -187,15 +187,7 @@ def lines(report: dict[str, Any]) -> str:
         f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
         f"{report['described']}",
         f"  energy: {known}{report['energy']}",
-        "  "
-        + ", ".join(
-            f"{show_quantity(kind, report[kind])} {name}"
-            for kind, name in (
-                ("parameters", "parameters"),
-                ("macs", "multiply-adds"),
-                ("memory", "of activations"),
-            )
-        ),
+        f"  {', '.join(costs)}",
     ]
     for kind, bound in report["limits"].items():
         value = measured["median"] if kind == "latency" else report[kind]

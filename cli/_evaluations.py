@@ -23,8 +23,8 @@ _LARGE_IS_GOOD = (
 )
 
 
-def add_source(parser: argparse.ArgumentParser) -> None:
-    """Add --supernet and --tree, of which one is needed."""
+def add_evaluation(parser: argparse.ArgumentParser) -> None:
+    """Add whose weights are evaluated, --supernet or --tree, and all that this depends on."""
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--supernet", metavar="NAME|FILE", help="a supernet's name or weights")
     group.add_argument(
@@ -32,17 +32,6 @@ def add_source(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="tree.json of few-shot training or `vizoo split`: each subnet has its leaf's weights",
     )
-
-
-def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpace]:
-    """What --supernet or --tree names, see `open_supernet` and `open_tree`."""
-    from ..vision.subnets.leaves import open_supernet, open_tree
-
-    return open_supernet(args.supernet) if args.tree is None else open_tree(args.tree)
-
-
-def add_evaluation(parser: argparse.ArgumentParser) -> None:
-    """Add what an evaluation depends on: --data, --metric, --mode, --batches, --val-batches."""
     parser.add_argument(
         "--data", metavar="CONFIG", required=True, help="config of `vizoo fit`: task and data"
     )
@@ -63,6 +52,13 @@ def add_evaluation(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--val-batches", type=int, default=0, help="of validation data (default: all)"
     )
+
+
+def load_leaves(args: argparse.Namespace) -> tuple[Leaves, nn.Module, SearchSpace]:
+    """What --supernet or --tree names, see `open_supernet` and `open_tree`."""
+    from ..vision.subnets.leaves import open_supernet, open_tree
+
+    return open_supernet(args.supernet) if args.tree is None else open_tree(args.tree)
 
 
 def mode_of(args: argparse.Namespace) -> Literal["min", "max"]:

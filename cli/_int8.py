@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ._work import refuse
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -28,10 +30,8 @@ def add_int8(parser: argparse.ArgumentParser) -> None:
 
 def check_int8(args: argparse.Namespace, precision: str) -> None:
     """Refuse its options for another precision."""
-    for option in ("calibrate", "max_loss", "mixed", "float_parts"):
-        given = getattr(args, option, None)
-        if precision != "int8" and given is not None and given is not False:
-            raise ValueError(f"--{option.replace('_', '-')} is for --precision int8")
+    if precision != "int8":
+        refuse(args, ("calibrate", "max_loss", "mixed", "float_parts"), "is for --precision int8")
 
 
 def calibration(

@@ -46,21 +46,18 @@ def add_model(parser: argparse.ArgumentParser, default: str | None = None, told:
     parser.add_argument("--model", metavar="NAME|FILE", default=default, help=text)
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments that all of them have."""
+def add_run_arguments(parser: argparse.ArgumentParser, *, runtime: bool = True) -> None:
+    """Declare the arguments that all of them have, and of most what runs the network."""
+    if runtime:
+        parser.add_argument(
+            "--runtime",
+            default="torch",
+            help="what runs the network: torch; on the CPU also openvino, onnxruntime, or auto: "
+            "the fastest that is installed, measured once (default: torch)",
+        )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
-
-
-def add_runtime(parser: argparse.ArgumentParser) -> None:
-    """Declare what runs a network."""
-    parser.add_argument(
-        "--runtime",
-        default="torch",
-        help="what runs the network: torch; on the CPU also openvino, onnxruntime, or auto: the "
-        "fastest that is installed, measured once (default: torch)",
-    )
 
 
 def infer_items(
@@ -233,7 +230,6 @@ def end_classified(
     what: str,
     items: list[dict[str, Any]],
     asked: int,
-    out: Path | None,
     counts: Sequence[str] = (),
     **scores: Any,
 ) -> int:
@@ -246,6 +242,7 @@ def end_classified(
         write_results(args.csv, what, predictor.classes, items, predictor.name, counts)
     facts = {"network": predictor.name, "notice": NOTICE, **scores}
     summary = run_summary(predictor, args.model, f"{what}s", items, **facts)
+    out = None if args.out is None else Path(args.out)
     status = end_run(summary, out, args.json, asked)
     if not args.json:
         lines = [args.csv] if args.csv else []

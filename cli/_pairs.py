@@ -21,14 +21,13 @@ from ..vision.io.pairing import (
     side_folders,
     sides_in,
 )
-from ._work import unique_names, warn
+from ._work import say_warnings, unique_names, warn
 
 
 def find_images(words: Iterable[str]) -> dict[str, Path]:
     """The images that files, folders and globs name, by the first part of their results' names."""
     words = list(words)
-    files = {file.resolve(): file for word in words for file in expand(word)}
-    images = list(files.values())
+    images = list({file.resolve(): file for word in words for file in expand(word)}.values())
     say_passed_over(words)
     return dict(zip(unique_names(images), images, strict=True))
 
@@ -122,8 +121,9 @@ class Pair:
     calibration: Path | None = None
 
 
+@say_warnings()
 def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
-    """The pairs that a command was asked for."""
+    """The pairs that a command was asked for; says what is doubtful about them."""
     words = args.images
     if args.list is not None:
         if words:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._cameras import common_calibration, raw_rectifier
-from ._work import number, positive, share
+from ._work import number, positive, refuse, share
 
 if TYPE_CHECKING:
     from ..datasets.stereo.calibration import StereoCalibration
@@ -85,8 +85,8 @@ def rectify_frames(
     source, alone = Path(args.source), not (args.right or args.raw or args.auto_rectify)
     found = calibration_in(source) if alone and side_folders(source) else None
     own = common_calibration(args, Path(sequence.facts["left"]), found)
-    if args.baseline_unit is not None and args.raw is None and own is None:
-        raise ValueError("--baseline-unit is that of a calibration file, and there is none")
+    if args.raw is None and own is None:
+        refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
     with closing(sequence.peek()) as frames:
         first = next(frames, None)
         if first is None:

@@ -118,15 +118,12 @@ def set_up(
         size = sized.height, sized.width
     else:
         size = parse_size(args.input or "288x576", "--input", "288x576")
-    batch = args.batch or getattr(given, "batch", 1)
-    device = args.device or getattr(given, "device", "cpu")
-    dtype = args.dtype or getattr(given, "dtype", "float32")
-    runtime = args.runtime or getattr(given, "runtime", "torch")
-    how: dict[str, Any] = {"size": size, "batch": batch, "device": device}
-    how |= {"dtype": dtype, "runtime": runtime}
+    usual = {"batch": 1, "device": "cpu", "dtype": "float32", "runtime": "torch"}
+    how: dict[str, Any] = {"size": size}
+    how |= {name: getattr(args, name) or getattr(given, name, usual[name]) for name in usual}
     bench = Bench.here(net, space, **how)
-    check_int8(args, dtype)
-    if dtype == "int8":
+    check_int8(args, how["dtype"])
+    if how["dtype"] == "int8":
         if sized is None and name is not None:
             parts = _int8(args, name, bench, trained)
         elif args.calibrate is not None or args.max_loss is not None:

@@ -35,12 +35,14 @@ def add_lists(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def parse_size(text: str, option: str = "--size", example: str = "384x1280") -> tuple[int, int]:
+def parse_size(
+    text: str, option: str = "--size", example: str = "384x1280", what: str = "height and width"
+) -> tuple[int, int]:
     """Height and width of ``"384x1280"``; the error names the option and gives the example."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     height, width = map(int, match.groups()) if match else (0, 0)
     if min(height, width) < 1:
-        raise ValueError(f"{option} {text}: give height and width as in {option} {example}")
+        raise ValueError(f"{option} {text}: give {what} as in {option} {example}")
     return height, width
 
 
@@ -103,9 +105,10 @@ def check_least(args: argparse.Namespace, **least: int) -> None:
 
 
 def refuse(args: argparse.Namespace, names: Iterable[str], why: str) -> None:
-    """Refuse the first of these options that was given."""
+    """Refuse the first of these options, as far as there are such, that was given."""
     for name in names:
-        if getattr(args, name) is not None:
+        given = getattr(args, name, None)
+        if given is not None and given is not False:
             raise ValueError(f"--{name.replace('_', '-')} {why}")
 
 

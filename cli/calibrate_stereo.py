@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..common.progress import progress
 from ._items import add_pairs
-from ._work import check_apart, check_folder, say_warnings, warn
+from ._work import check_apart, check_folder, parse_size, warn
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,13 +56,9 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.board_calibration import Board, calibrate_rig, write_calibrated
     from ._pairs import asked_pairs
 
-    size = re.fullmatch(r"(\d{1,3})x(\d{1,3})", args.squares)
-    if size is None:
-        raise ValueError(f"--squares {args.squares}: give columns and rows as in --squares 10x7")
-    columns, rows = map(int, size.groups())
+    columns, rows = parse_size(args.squares, "--squares", "10x7", "columns and rows")
     board = Board(args.board, columns, rows, args.square, args.marker, args.dictionary)
-    with say_warnings():
-        pairs = asked_pairs(args, "vizoo calibrate stereo")
+    pairs = asked_pairs(args, "vizoo calibrate stereo")
     out = check_folder(args.out)
     check_apart((file for pair in pairs for file in (pair.left, pair.right)), out)
     with progress() as report:

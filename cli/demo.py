@@ -45,8 +45,7 @@ def run(args: argparse.Namespace) -> int:
     from ._demo.tour import show_pair, show_tour
 
     # With --json the only thing on stdout is the JSON; training prints a great deal.
-    quiet = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
-    with quiet:
+    with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
         out = _check(args)
         own = None if args.left is None else (args.left, args.right, args.calib)
         pair = own or [str(out / "pair" / n) for n in ("left.png", "right.png", "calib.txt")]

@@ -103,14 +103,12 @@ def _data(config: str) -> dict[str, list[LabelledSamples]]:
 def _show(ensemble: EnsembleFile) -> None:
     sources = [member.source for member in ensemble.members]
     width = max(map(len, (*sources, "ensemble")))
-    weights = ensemble.combination.weights
+    weights = ensemble.combination.weights or [None] * len(sources)
     for role, scores in ensemble.report.items():
         print(f"{role}, {scores['samples']} images")
-        for place, (member, row) in enumerate(
-            zip(ensemble.members, scores["members"], strict=True)
-        ):
+        for member, row, weight in zip(ensemble.members, scores["members"], weights, strict=True):
             extra = f"  temperature {member.temperature:.2f}"
-            extra += f"  weight {weights[place]:.3f}" if weights else ""
+            extra += "" if weight is None else f"  weight {weight:.3f}"
             if "answered" in row:
                 extra += f"  answers {row['answered']:.1%}"
             print(f"  {member.source:<{width}}  {_line(row)}{extra}")

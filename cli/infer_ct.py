@@ -12,7 +12,6 @@ from ._items import (
     add_map,
     add_model,
     add_run_arguments,
-    add_runtime,
     check_class,
     check_written,
     end_classified,
@@ -78,7 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="refuse DICOM slices at uneven distances, and keep those of a tilted gantry aslant",
     )
     parser.add_argument("--csv", metavar="FILE", help="write a table of all scans")
-    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -127,9 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
     sources = {name: {"scan": scan} for name, scan in scans.items()}
     items = infer_items("scans", sources, work, None if args.json else _show)
-    return end_classified(
-        args, predictor, "scan", items, len(sources), out, ("slices", "slices_used")
-    )
+    return end_classified(args, predictor, "scan", items, len(sources), ("slices", "slices_used"))
 
 
 def _scans(args: argparse.Namespace, out: Path | None) -> dict[str, Path]:

@@ -15,7 +15,6 @@ from ._items import (
     add_map,
     add_model,
     add_run_arguments,
-    add_runtime,
     check_class,
     check_written,
     end_classified,
@@ -60,7 +59,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--batch", type=int, default=16, help="images at a time (default: 16)")
     parser.add_argument("--csv", metavar="FILE", help="write a table of all images")
-    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -114,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
         finish=finish,
         batch=args.batch,
     )
-    return end_classified(args, predictor, "image", items, len(sources), out, **_scores(items))
+    return end_classified(args, predictor, "image", items, len(sources), **_scores(items))
 
 
 def _say_left_out(truth: Mapping[str, str], sorted_into: Mapping[str, str]) -> None:

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     fusion.add_argument("--normals", action="store_true", help="write the points' normals")
     fusion.add_argument("--mesh", type=positive, metavar="SIDE", help="also a mesh, of such cells")
-    add_run_arguments(parser)
+    add_run_arguments(parser, runtime=False)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATIO",
         help="cut the surface where depth jumps by more than this; 0 for nowhere (default: 1.5)",
     )
-    add_run_arguments(parser)
+    add_run_arguments(parser, runtime=False)
 
 
 def run(args: argparse.Namespace) -> int:

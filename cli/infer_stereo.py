@@ -11,17 +11,9 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier, raw_size, readable
-from ._items import (
-    add_model,
-    add_pairs,
-    add_run_arguments,
-    add_runtime,
-    end_run,
-    infer_items,
-    infer_one,
-)
+from ._items import add_model, add_pairs, add_run_arguments, end_run, infer_items, infer_one
 from ._stereo import add_calibration, add_matching
-from ._work import check_apart, check_folder, number, positive, say_warnings, warn
+from ._work import check_apart, check_folder, number, positive, warn
 
 if TYPE_CHECKING:
     from ..stereo.result import StereoResult
@@ -65,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the point cloud, `inf` for no bound (default: the depth of a disparity of 1 px)",
     )
     add_raw_arguments(parser)
-    add_runtime(parser)
     add_run_arguments(parser)
 
 
@@ -73,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
     from ._pairs import asked_pairs
 
-    with say_warnings():
-        pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo infer stereo")}
+    pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo infer stereo")}
     out = check_folder(args.out)
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = find_calibrations(args, pairs)
@@ -133,8 +123,7 @@ def run(args: argparse.Namespace) -> int:
     items = infer_items("pairs", sources, work, None if args.json else _show)
     summary = run_summary(predictor, args.model, "pairs", items)
     status = end_run(summary, out, args.json, len(sources))
-    replaced = sum(item.get("replaced", 0) for item in items)
-    if replaced:
+    if replaced := sum(item.get("replaced", 0) for item in items):
         files = f"{replaced} file{'s' * (replaced > 1)}"
         print(f"vizoo: replaced {files} of an earlier run in {out}", file=sys.stderr)
     return status

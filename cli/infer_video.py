@@ -13,7 +13,7 @@ from ..common.progress import progress
 from ..common.warned import collect_warnings
 from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments
-from ._items import add_model, add_run_arguments, add_runtime, end_run
+from ._items import add_model, add_run_arguments, end_run
 from ._stereo import add_calibration, add_matching, rectify_frames
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
@@ -74,7 +74,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_matching(parser)
     add_calibration(parser)
     add_raw_arguments(parser)
-    add_runtime(parser)
     add_run_arguments(parser)
 
 

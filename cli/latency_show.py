@@ -6,6 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from ..common.files import few
 from ..common.quantities import show_joules, show_quantity
 
 if TYPE_CHECKING:
@@ -92,5 +93,5 @@ def lines(report: dict[str, Any]) -> list[str]:
         shown = key if len(key) <= 80 else f"{key[:79]}…"
         lines.append(f"    {value or 0.0:9.3f} ms  {shown}")
     if left := report["not_measured_alone"]:
-        lines.append(f"  not measured alone and counted as nothing: {', '.join(left[:4])}")
+        lines.append(f"  not measured alone and counted as nothing: {few(left)}")
     return lines

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress_bar
-from ._evaluations import (
-    add_evaluation,
-    add_source,
-    evaluator,
-    load_leaves,
-    mode_of,
-    open_evaluations,
-)
+from ._evaluations import add_evaluation, evaluator, load_leaves, mode_of, open_evaluations
 from ._tables import comparisons, lines, write_table
 from ._work import check_folder, check_least, refuse
 
@@ -38,7 +31,6 @@ _SAVE_EVERY = 10.0  # seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_source(parser)
     add_evaluation(parser)
     parser.add_argument(
         "--architectures", metavar="FILE", help="JSON list of what to rank (default: a sample)"

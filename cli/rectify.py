@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 from ..common.warned import collect_warnings
 from ._cameras import add_rig_arguments, estimated_rectifier, raw_size, readable, rig_rectifier
 from ._items import add_pairs, end_run, infer_items
-from ._work import check_apart, check_folder, parse_size, refuse, say_warnings, warn
+from ._work import check_apart, check_folder, parse_size, refuse, warn
 
 if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier, RigRectifier
-    from ._pairs import Pair
 
 # Pairs whose rows are compared: one rig is wrong throughout.
 _CHECKED = 5
@@ -55,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Rectify all pairs; return 0, or 1 if any of several failed."""
+    from ..common.files import few
     from ..common.summaries import item_summary
     from ..stereo.rectification import require_content
     from ..stereo.rectify import RigRectifier, check_rows
@@ -62,18 +62,26 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.io.pairing import images_in
     from ._pairs import asked_pairs
 
-    if args.auto and args.calibration is not None:
-        images = [args.calibration, *args.images]
-        args = argparse.Namespace(**{**vars(args), "calibration": None, "images": images})
-    _check(args)
-    with say_warnings():
-        pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}
+    if args.auto:
+        if args.calibration is not None:  # it is the first of the images
+            images = [args.calibration, *args.images]
+            args = argparse.Namespace(**{**vars(args), "calibration": None, "images": images})
+        names = ("second", "cameras", "lens", "fov", "size", "baseline_unit")
+        refuse(args, names, "goes with CALIBRATION, not with --auto")
+    elif args.calibration is None:
+        raise ValueError("CALIBRATION is missing: name its file, or give --auto to do without")
+    pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):
         check_apart(files, folder)
-    rectifier = _rectifier(args, pairs)
-    cause = "did the same two cameras take all pairs?" if args.auto else None
+    if args.auto:
+        rectifier: Rectifier = estimated_rectifier(readable(pairs))
+        cause = "did the same two cameras take all pairs?"
+    else:
+        size = None if args.size is None else parse_size(args.size)
+        rectifier = rig_rectifier(args, args.calibration, raw_size(pairs), size)
+        cause = None
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 
     calib, described = out / "calib.txt", False
@@ -106,11 +114,8 @@ def run(args: argparse.Namespace) -> int:
     folders = [folder for folder in (out / "left", out / "right") if folder.is_dir()]
     there = {str(file) for folder in folders for file in images_in(folder)}
     if old := sorted(there - mine):
-        told = f"{', '.join(old[:4])}{f' and {len(old) - 4} more' * (len(old) > 4)}"
-        warn(
-            f"of an earlier run, not of this one: {told}"
-            + f"; {calib} is not theirs" * (not args.auto)
-        )
+        theirs = "" if args.auto else f"; {calib} is not theirs"
+        warn(f"of an earlier run, not of this one: {few(old)}{theirs}")
     if stale := args.auto and calib.exists():
         warn(f"of an earlier run, not of these pairs: {calib}")
     summary |= {"kind": "pairs", "items": items}
@@ -119,22 +124,6 @@ def run(args: argparse.Namespace) -> int:
     if done and status != 130 and not (args.json or old or stale):
         print(f"next: vizoo infer stereo {shlex.join([str(out), '--out', f'{out}/result'])}")
     return status
-
-
-def _check(args: argparse.Namespace) -> None:
-    if not args.auto:
-        if args.calibration is None:
-            raise ValueError("CALIBRATION is missing: name its file, or give --auto to do without")
-        return
-    names = ("second", "cameras", "lens", "fov", "size", "baseline_unit")
-    refuse(args, names, "goes with CALIBRATION, not with --auto")
-
-
-def _rectifier(args: argparse.Namespace, pairs: dict[str, Pair]) -> Rectifier:
-    if args.auto:
-        return estimated_rectifier(readable(pairs))
-    size = None if args.size is None else parse_size(args.size)
-    return rig_rectifier(args, args.calibration, raw_size(pairs), size)
 
 
 def _write(calib: Path, rectifier: RigRectifier, args: argparse.Namespace) -> None:

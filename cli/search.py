@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.interrupts import ended_by_sigterm
 from ..common.progress import progress
 from ..common.quantities import show_quantity
-from ._evaluations import (
-    add_evaluation,
-    add_source,
-    evaluator,
-    load_leaves,
-    mode_of,
-    open_evaluations,
-)
+from ._evaluations import add_evaluation, evaluator, load_leaves, mode_of, open_evaluations
 from ._supernets import add_conditions, add_limits, limits, open_table, set_up
 from ._tables import UNITS, metric_of, write_picture, write_table
 from ._work import check_folder, check_least
@@ -37,7 +30,6 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    add_source(parser)
     add_evaluation(parser)
     parser.add_argument(
         "--cost",

@@ -7,6 +7,7 @@ Few-shot training does the same after every level; its config takes a tree of th
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import time
@@ -19,8 +20,6 @@ from ._work import check_file, check_least, refuse
 if TYPE_CHECKING:
     from ..nas.lid.tree import SplitTree
 
-_SPLITTER: tuple[str, ...] = ("criterion", "measure", "method", "rule", "min_group", "choices")
-_SPLITTER += ("layers", "k", "estimator", "batches", "batch_size", "seed")
 _DIMENSIONS = ("measure", "layers", "k", "estimator")
 _LIKENESS = ("method", "rule", "batches", "batch_size")
 _IGNORED = {"lid": (), "gradient": _DIMENSIONS, "random": (*_DIMENSIONS, *_LIKENESS)}
@@ -89,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
     """Split and write."""
     check_least(args, levels=1)
     check_file(Path(args.out), ".json", "a tree is")
-    why = f"is not for --criterion {args.criterion}: leave it out"
-    refuse(args, _IGNORED[args.criterion], why)
+    refuse(args, _IGNORED[args.criterion], f"is not for --criterion {args.criterion}: leave it out")
 
     from ..common.devices import choose_device
     from ..nas.lid.profiles import named_layers
@@ -102,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.subnets.ranking import split
 
     start = time.perf_counter()
-    given = {name: getattr(args, name) for name in _SPLITTER}
+    given = {name: getattr(args, name) for name in inspect.signature(Splitter).parameters}
     splitter = Splitter(**{name: value for name, value in given.items() if value is not None})
     net, space, trained = load_supernet(args.supernet)
     if args.criterion == "lid":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._items import add_pairs
-from ._work import check_file, check_least, say_warnings, warn
+from ._work import check_file, check_least, warn
 
 if TYPE_CHECKING:
     from ..stereo.tuning import TuningReport
@@ -71,8 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_least(args, steps=1, most_pairs=1, seed=0)
     _check_files(args)
-    with say_warnings():
-        pairs = asked_pairs(args, "vizoo tune stereo")
+    pairs = asked_pairs(args, "vizoo tune stereo")
 
     from ..common.files import write_json
     from ..common.progress import progress

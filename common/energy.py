@@ -114,7 +114,10 @@ def _packages() -> _Counters:
 
 
 def _gpu(device: torch.device) -> _Counters:
-    library = _load_nvml()
+    try:
+        library: Any = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        raise _Unmeasurable("libnvidia-ml.so.1 of NVIDIA's driver is not there") from None
 
     def ask(name: str, *arguments: Any) -> None:
         if code := getattr(library, name)(*arguments):
@@ -134,10 +137,3 @@ def _gpu(device: torch.device) -> _Counters:
 
     read()
     return _Counters(f"NVML: {properties.name}", read, [2**64 - 1], 1e-3)
-
-
-def _load_nvml() -> Any:
-    try:
-        return ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        raise _Unmeasurable("libnvidia-ml.so.1 of NVIDIA's driver is not there") from None

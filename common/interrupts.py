@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from typing import Any
 
 __all__ = ["ended_by_sigterm", "noted_signals"]
 
@@ -21,15 +21,8 @@ def ended_by_sigterm() -> Iterator[None]:
 
     Lightning's loops would end with 0, or in a last batch go on. For the main thread.
     """
-    before = signal.getsignal(signal.SIGTERM)
-    heard = before not in (signal.SIG_IGN, None)
-    if heard:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
+    with _heard(lambda number, _: sys.exit(128 + number), "SIGTERM"):
         yield
-    finally:
-        if heard:
-            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
@@ -42,7 +35,7 @@ def noted_signals() -> Iterator[list[int]]:
     noted: list[int] = []
     shown = [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def note(number: int, frame: Any) -> None:
         noted.append(number)
         if number != signal.SIGINT and number != signal.SIGTERM:
             for terminal in shown:  # is gone, and whatever is printed would fail
@@ -50,13 +43,19 @@ def noted_signals() -> Iterator[list[int]]:
         if len(noted) >= _INSISTING:
             raise KeyboardInterrupt
 
-    numbers = [getattr(signal, name) for name in _ASKING if hasattr(signal, name)]
-    before = {number: signal.getsignal(number) for number in numbers}
-    heard = [number for number in numbers if before[number] not in (signal.SIG_IGN, None)]
-    try:
-        for number in heard:
-            signal.signal(number, note)
+    with _heard(note, *_ASKING):
         yield noted
+
+
+@contextmanager
+def _heard(handler: Callable[[int, Any], Any], *names: str) -> Iterator[None]:
+    """Within the block signals are handled so, but for those that are ignored."""
+    known = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {n: old for n in known if (old := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+    try:
+        for number in before:
+            signal.signal(number, handler)
+        yield
     finally:
-        for number in heard:
-            signal.signal(number, before[number])
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -22,7 +22,6 @@ __all__ = [
 ]
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's malloc.h
-_STATUS = "/proc/self/status"
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -63,9 +62,9 @@ def available_memory() -> int | None:
     return left if free is None else min(free, left)
 
 
-def held_memory() -> int:
-    """Return how many bytes this process holds; 0 where nobody says."""
-    return _bytes(_STATUS, "VmRSS") or 0
+def held_memory(most: bool = False) -> int:
+    """Return how many bytes this process holds, or held at the most; 0 where nobody says."""
+    return _bytes("/proc/self/status", "VmHWM" if most else "VmRSS") or 0
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
@@ -104,7 +103,7 @@ class PeakMemory:
         if self.device.type == "cuda":
             self.bytes = torch.cuda.max_memory_allocated(self.device)
         else:
-            self.bytes = max(0, (_bytes(_STATUS, "VmHWM") or 0) - self._before)
+            self.bytes = max(0, held_memory(most=True) - self._before)
 
 
 def _glibc(function: str) -> Any:

@@ -21,7 +21,6 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
         own_thread: leave those of other threads to whom they would go without the block.
     """
     notes: list[str] = []
-    messages: list[str] = []
     thread = threading.get_ident() if own_thread else None
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -32,11 +31,8 @@ def collect_warnings(own_thread: bool = False) -> Iterator[list[str]]:
         ) -> None:
             if thread not in (None, threading.get_ident()):
                 show(message, category, *place, **how)
-            elif category is UserWarning:
-                messages.append(str(message))
+            elif category is UserWarning and str(message) not in notes:
+                notes.append(str(message))
 
         warnings.showwarning = collect
-        try:
-            yield notes
-        finally:
-            notes += dict.fromkeys(messages)
+        yield notes

@@ -8,7 +8,7 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
@@ -55,8 +55,7 @@ def _task(config: CompareConfig, row: Row, lr: float | None, **model: Any) -> Cl
     recipe = {key: value for key, value in config.training.items() if key != "epochs"}
     recipe |= {} if lr is None else {"lr": lr}
     classes = len(cast("Any", config.data).sets("train")[0].classes)
-    arguments = {"classes": classes, **row.model_args, **model}
-    return ClassificationTask(row.model, arguments, **recipe)
+    return ClassificationTask(row.model, {"classes": classes, **row.model_args, **model}, **recipe)
 
 
 def check_rows(config: CompareConfig) -> None:
@@ -125,8 +124,7 @@ def found(
         task = _supernet(config, row, seed, shared)
         architecture, net = _derived(config, row, task, seed, shared), task.net
     else:
-        about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed]
-        about.append(asdict(row)["search"])
+        about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed, row.search]
         weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
         architecture = _picked(config, row, weights, seed, shared)
         weights.leaves.activate(architecture)
@@ -351,12 +349,10 @@ def _costs(bench: Bench) -> dict[str, Callable[[Architecture], float]]:
     def parameters(architecture: Architecture) -> float:  # several times faster than all counts
         return count_parameters(extract(shapes, architecture))
 
-    def counts(kind: str, architecture: Architecture) -> float:
-        return getattr(counted(architecture), kind)
-
     return {
         "parameters": parameters,
-        **{kind: partial(counts, kind) for kind in ("macs", "memory")},
+        "macs": lambda architecture: counted(architecture).macs,
+        "memory": lambda architecture: counted(architecture).memory,
     }
 
 
@@ -365,11 +361,10 @@ def _drawn(
 ) -> list[Architecture]:
     """Different architectures that keep to limits: those drawn, or else what comes near to them."""
     limits = Limits(space, constraints)
-    refuge = limits.refuge() if constraints else space.smallest()
+    refuge = limits.refuge()
     made: dict[Architecture, None] = {}
     for _ in range(20 * number):
-        one = space.sample(rng)
-        made[one if limits.satisfied(one) else limits.repaired(one, refuge, rng)] = None
+        made[limits.repaired(space.sample(rng), refuge, rng)] = None
         if len(made) == number:
             break
     return list(made)

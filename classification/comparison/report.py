@@ -50,12 +50,9 @@ def write_report(
         by_row.setdefault(one["row"], []).append({**one, "latency": latency, "joules": joules})
     rows = [_row(config, name, group) for name, group in by_row.items()]
     rows.sort(key=lambda row: -row["top1"])
-    for cost in _FRONTS:
-        front = pareto_front([(row[cost], -row["top1"]) for row in rows])
-        for place, row in enumerate(rows):
-            row.setdefault("fronts", [])
-            if place in front:
-                row["fronts"].append(cost)
+    fronts = {cost: pareto_front([(row[cost], -row["top1"]) for row in rows]) for cost in _FRONTS}
+    for place, row in enumerate(rows):
+        row["fronts"] = [cost for cost, front in fronts.items() if place in front]
     pairs = differences({row["row"]: row["scores"] for row in rows})
     write_csv(folder / "results.csv", [*_TIMM, *_OURS], [_cells(config, row) for row in rows])
     content = {"config": config.name, "rows": rows, "differences": pairs, "failed": dict(failed)}

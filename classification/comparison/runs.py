@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -83,17 +84,13 @@ def latencies(
 
     All are measured in turns, so that they compare.
     """
-    nets: dict[str, Any] = {}
-    for one in runs:
-        model = dict(one["model"])
-        key = repr(model)
-        if key not in nets:
-            net = create_model(model.pop("name"), **model).eval()
-            inputs = example_inputs(net, *config.size, batch=config.batch)
-            ready = optimize(net)
-            nets[key] = lambda ready=ready, inputs=inputs: ready(*inputs)
-    timings = measure_in_turns(list(nets.values()), repetitions=_REPETITIONS)
-    known = dict(zip(nets, timings, strict=True))
-    energies = {key: joules(call).joules for key, call in nets.items()}
-    keys = [repr(dict(one["model"])) for one in runs]
+    keys = [repr(one["model"]) for one in runs]
+    calls = {}
+    for key, one in dict(zip(keys, runs, strict=True)).items():
+        net = create_model(**one["model"]).eval()
+        inputs = example_inputs(net, *config.size, batch=config.batch)
+        calls[key] = partial(optimize(net), *inputs)
+    timings = measure_in_turns(list(calls.values()), repetitions=_REPETITIONS)
+    known = dict(zip(calls, timings, strict=True))
+    energies = {key: joules(call).joules for key, call in calls.items()}
     return [round(known[key].median, 4) for key in keys], [energies[key] for key in keys]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import mean, stdev
@@ -51,10 +50,5 @@ def differences(scores: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
         pair["beyond"] = None if corrected is None else corrected < _LEVEL
         for name in ("p", "corrected"):
             if pair[name] is not None:
-                pair[name] = _rounded(pair[name])
+                pair[name] = float(f"{pair[name]:.3g}")
     return made
-
-
-def _rounded(value: float) -> float:
-    """To three digits."""
-    return 0.0 if not value else round(value, 2 - math.floor(math.log10(value)))

@@ -152,9 +152,8 @@ def _covidnet() -> Card:
 def _images() -> Card:
     from ...datasets.images.lesions import KINDS, draw_lesions
 
-    kinds = KINDS[:4]
     pictures = []
-    for number, kind in enumerate(kinds):
+    for number, kind in enumerate(KINDS[:4]):
         image, _ = draw_lesions(kind, 128, np.random.default_rng(number))
         drawn = np.rint(image.transpose(1, 2, 0) * 255).astype(np.uint8)
         pictures.append(Picture(drawn, kind))

@@ -100,8 +100,7 @@ def candidates(
 
     shown: list[Candidate] = []
     front = None
-    spaces = [(weights, search_space(weights.net)) for weights in opened]
-    elastic = [weights for weights, space in spaces if any(len(c.values) > 1 for c in space)]
+    elastic = [w for w in opened if any(len(c.values) > 1 for c in search_space(w.net))]
     for weights in opened:
         if weights not in elastic:
             name = weights.name + ", guided" * weights.guided

@@ -164,14 +164,13 @@ def show_all(
     ]
     tell("disparities")
     pair, results = (sample.left, sample.right), []
-    calls: list[Callable[[], Any]] = []
-    for candidate, predictor in zip(networks, predictors, strict=True):
+    calls: list[Callable[[], Any]] = [partial(p, *pair, check=False) for p in predictors]
+    for network, call in zip(networks, calls, strict=True):
         with collect_warnings() as notes:
-            results.append(predictor(*pair, check=False))
-        sample.notes.extend(f"{candidate.name}: {note}" for note in notes)
-        calls.append(partial(predictor, *pair, check=False))
-    results.append(StereoResult(semi_global_matching(*pair), results[0].image))
-    calls.append(lambda: semi_global_matching(*pair))
+            results.append(call())
+        sample.notes.extend(f"{network.name}: {note}" for note in notes)
+    calls.append(partial(semi_global_matching, *pair))
+    results.append(StereoResult(calls[-1](), results[0].image))
     place = predictors[0].device
     with collect_warnings():  # said above
         start = time.perf_counter()
@@ -180,16 +179,18 @@ def show_all(
         repetitions = max(1, min(_MOST, int(_SECONDS / round_)))
         tell("latency, each " + ("once" if repetitions == 1 else f"{repetitions} times in turns"))
         timings = measure_in_turns(calls, place, warmup=0, repetitions=repetitions)
+    *known, classical = (
+        (result, timing, scores(sample, result))
+        for result, timing in zip(results, timings, strict=True)
+    )
     findings = []
-    for candidate, predictor, result, timing in zip(
-        networks, predictors, results, timings, strict=False
-    ):
-        nets = [candidate.net, *([create_model(FUSION)] if predictor.guided else [])]
+    for network, predictor, found in zip(networks, predictors, known, strict=True):
+        nets = [network.net, *([create_model(FUSION)] if predictor.guided else [])]
         parts = [count(net, *example_inputs(net, *sample.size, device="meta")) for net in nets]
-        known = (candidate.name, result, timing, scores(sample, result))
         costs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
-        findings.append(Finding(*known, candidate.weights, candidate.architecture, *costs))
-    classical = results[-1], timings[-1], scores(sample, results[-1])
+        findings.append(
+            Finding(network.name, *found, network.weights, network.architecture, *costs)
+        )
     return [*findings, Finding("StereoSGBM (OpenCV)", *classical)]
 
 

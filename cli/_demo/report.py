@@ -120,8 +120,7 @@ def _disparities(
     pictures = []
     for finding in (findings[0], findings[-1]):
         text = f"{finding.title}: {finding.timing.median:.0f} ms a pair."
-        coloured = _coloured(finding.result.disparity, legend)
-        pictures.append(Picture(coloured, text, legend=legend))
+        pictures.append(Picture(_coloured(finding.result.disparity, legend), text, legend=legend))
         if sample.truth is not None:
             error = np.abs(finding.result.disparity - sample.truth[0].numpy()) + 1e-6  # 0: unknown
             shares = ", ".join(f"{100 * finding.scores[f'bad{n}']:.1f} %" for n in (1, 2, 3))
@@ -171,14 +170,9 @@ def _front(front: Front, subnets: list[Finding]) -> dict[str, Any]:
     factor, y_label = _METRICS.get(front.metric.rpartition("/")[2], (1, front.metric))
     places = {row.architecture: (row.costs[cost] / size, factor * row.error) for row in front.rows}
     marked = {f.name: places[f.architecture] for f in subnets if f.architecture in places}
-    plot = front_plot(
-        Series("Pareto front", list(places.values())),
-        Series(
-            "shown above", list(marked.values()), [name.removesuffix(" subnet") for name in marked]
-        ),
-        x_label,
-        y_label,
-    )
+    names = [name.removesuffix(" subnet") for name in marked]
+    shown = Series("shown above", list(marked.values()), names)
+    plot = front_plot(Series("Pareto front", list(places.values())), shown, x_label, y_label)
     where = ""
     if cost == "latency" and (known := front.conditions):
         threads = f", {_threads(known['threads'])}" if known.get("device") == "cpu" else ""

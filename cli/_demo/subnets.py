@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
     from .pair import Sample
 
 SUPERNET = "easnet_scaled"
-_GENERATIONS, _ROUNDS = 12, 3  # of each search: what more would find is less than times scatter
+# Of each search: what more would find is less than times scatter.
+_EFFORT: dict[str, Any] = {"generations": 12, "rounds": 3}
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
             left.unlink()
     net, space, _ = load_supernet(SUPERNET)
     table = LatencyTable.load(cast("Path", beside_weights(SUPERNET, ".latency.json")))
-    size = (table.conditions.height, table.conditions.width)
-    bench = Bench.here(net, space, size=size)
+    bench = Bench.here(net, space, size=(table.conditions.height, table.conditions.width))
     table = moved_table(table, bench)
     latency = table.regressor("latency")
     evaluations = evaluations_beside(SUPERNET, space)
@@ -84,14 +83,7 @@ def cut_subnets(sample: Sample, out: Path, tell: Callable[[str], Any]) -> list[S
     subnets = []
     for limit in _round_limits(*ends):
         tell(f"at most {limit:g} ms")
-        cut = best_subnet(
-            bench,
-            {"latency": limit},
-            table=table,
-            objective=objective,
-            generations=_GENERATIONS,
-            rounds=_ROUNDS,
-        )
+        cut = best_subnet(bench, {"latency": limit}, table=table, objective=objective, **_EFFORT)
         tell(f"{cut.latency:.0f} ms")
         file = save_weights(cut.network, out / f"{limit:g}ms.safetensors", supernet=SUPERNET)
         predictor = StereoPredictor(file, device="cpu")
@@ -108,9 +100,4 @@ def _round_limits(fastest: float, slowest: float) -> list[float]:
         [140.0, 220.0, 350.0]
     """
     span = slowest / fastest
-    wanted = [fastest * span**share for share in (0.15, 0.52, 0.91)]
-    limits = []
-    for value in wanted:
-        step = 10.0 ** (math.floor(math.log10(value)) - 1)
-        limits.append(round(round(value / step) * step, 6))
-    return limits
+    return [float(f"{fastest * span**share:.2g}") for share in (0.15, 0.52, 0.91)]

@@ -12,13 +12,7 @@ import timm
 import torch
 from torch import nn
 
-from vizoo.classification.cam import (
-    cam,
-    class_activation,
-    explain,
-    grad_cam,
-    scaled,
-)
+from vizoo.classification.cam import cam, class_activation, explain, grad_cam, scaled
 from vizoo.classification.covidnet3d import convert_published
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_state

@@ -13,11 +13,7 @@ from supernet_tester import SupernetTester, run, same
 
 from vizoo.__main__ import main
 from vizoo.classification._covidnet3d_published import PLANS
-from vizoo.classification.covidnet3d import (
-    Calibration,
-    convert_published,
-    published_architecture,
-)
+from vizoo.classification.covidnet3d import Calibration, convert_published, published_architecture
 from vizoo.common.counts import count, count_parameters
 from vizoo.nas.differentiable import GumbelSoftmax, Logits, weighted
 from vizoo.nas.supernet import activate, extract, search_space

@@ -182,6 +182,16 @@ def test_nothing_comes_next_where_all_pairs_failed(raw, tmp_path, capsys):
     assert "2 of 2 pairs failed" in said.err and "next:" not in said.out
 
 
+def test_the_calibration_is_said_once_where_no_picture_can_be_written(raw, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/left").touch()
+    assert main(pair(raw, "rectify", str(raw / "rig.yml"))) == 1
+    said = capsys.readouterr()
+    assert said.out.count("rectified: focal length") == 1 and "2 of 2 pairs failed" in said.err
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    assert summary["rectified"] == "out/calib.txt"
+
+
 def test_a_run_without_a_picture_leaves_the_calibration_of_those_there(raw, tmp_path, capsys):
     assert main(pair(raw, "rectify", str(raw / "rig.yml"))) == 0
     before = (tmp_path / "out/calib.txt").read_bytes()

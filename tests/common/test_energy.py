@@ -145,7 +145,7 @@ def gpu(monkeypatch, clock):
 
 def test_a_gpu(gpu, monkeypatch):
     nvml = Nvml()
-    monkeypatch.setattr(energy, "_load_nvml", lambda: nvml)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
 
     def call():
         gpu.now += 0.5
@@ -156,7 +156,7 @@ def test_a_gpu(gpu, monkeypatch):
 
 def test_a_gpu_that_does_not_count(gpu, monkeypatch):
     nvml = Nvml(energy=3)
-    monkeypatch.setattr(energy, "_load_nvml", lambda: nvml)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: nvml)
     says = "not measurable here: nvmlDeviceGetTotalEnergyConsumption: Not Supported (NVML)"
     assert joules(int, "cuda") == (None, says)
     monkeypatch.undo()
