@@ -74,7 +74,8 @@ def require_content(left: Tensor, right: Tensor) -> None:
         ValueError: they are the same picture, or one of them is all of one colour.
     """
     for side, image in (("left", left), ("right", right)):
-        if (image.amax((1, 2)) - image.amin((1, 2))).max() < 1 / 255:
+        extremes = (channel.aminmax() for channel in image)
+        if all(most - least < 1 / 255 for least, most in extremes):
             raise ValueError(f"the {side} image is all of one colour: there is nothing to match")
     if left.equal(right):
         raise ValueError("left and right are the same picture: there is nothing to match")
