@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ _PALETTE = "turbo"
 _DPI = 100
 _GAP = 8  # pixels between panels, and round them
 _BAR = 14  # pixels, width of the colour bar
+
+_Words = tuple[tuple[float, float], str, dict[str, str]]
+"""What stands on a picture: a pixel (x, y), the text, its style."""
 
 
 def overlay_picture(
@@ -93,37 +97,23 @@ def _arranged(
     panels: list[np.ndarray], captions: Sequence[str], title: str, note: str, label: str, marks: str
 ) -> np.ndarray:
     """Panels in rows on a dark ground, words on and around them."""
-    from matplotlib.figure import Figure
-    from matplotlib.patheffects import withStroke
-
     high, wide = (max(panel.shape[axis] for panel in panels) for axis in (0, 1))
     # As many in a row as make a landscape format.
     columns = min(len(panels), math.ceil(math.sqrt(1.5 * len(panels) * high / wide)))
     rows = math.ceil(len(panels) / columns)
     type_size = min(15.0, max(7.0, wide / 40))  # points
-    legend = 2 * _BAR + round(7 * type_size)
-    width = _GAP + columns * (wide + _GAP) + legend
-    title, note = _wrapped(title, 1.1 * type_size, width), _wrapped(note, 0.8 * type_size, width)
-    top = _GAP + (round(2.1 * type_size * (title.count("\n") + 1)) + _GAP if title else 0)
-    bottom = _GAP + (round(1.6 * type_size * (note.count("\n") + 1)) if note else 0)
-    height = top + rows * (high + _GAP) - _GAP + bottom
-    figure = Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
-
-    def write(x: float, y: float, words: str, size: float = type_size, **style: Any) -> None:
-        style = {"color": _TEXT, "ha": "left", "va": "top", "parse_math": False, **style}
-        figure.text(x / width, 1 - y / height, words, fontsize=size, **style)
-
-    whole = np.empty((height, width, 3), np.float32)
-    whole[:] = [int(_GROUND[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    inside = columns * (wide + _GAP) - _GAP, rows * (high + _GAP) - _GAP
+    frame, top = _frame(*inside, min(high, 512), title, note, label, type_size)
+    whole = frame.copy()
+    words: list[_Words] = []
     inset = round(0.5 * type_size)
-    outline = [withStroke(linewidth=2, foreground="black")]  # legible on bright pixels
     for number, panel in enumerate(panels):
         x = _GAP + number % columns * (wide + _GAP)
         y = top + number // columns * (high + _GAP)
         tall, across = panel.shape[:2]
-        whole[y : y + tall, x : x + across] = panel
+        whole[y : y + tall, x : x + across] = 255 * panel
         if captions:
-            write(x + inset, y + inset, captions[number], path_effects=outline)
+            words.append(((x + inset, y + inset), captions[number], {}))
         places = (
             (x + inset, y + tall / 2, "left", "center"),
             (x + across - inset, y + tall / 2, "right", "center"),
@@ -131,13 +121,64 @@ def _arranged(
             (x + across / 2, y + tall - inset, "center", "bottom"),
         )
         for mark, (left, low, ha, va) in zip(marks, places, strict=False):
-            write(left, low, mark, color=_FAINT, ha=ha, va=va, path_effects=outline)
-    figure.figimage(whole, 0, 0, origin="upper")
+            words.append(((left, low), mark, {"color": _FAINT, "ha": ha, "va": va}))
+    return _written(whole, words, type_size) if words else whole
+
+
+def _written(picture: np.ndarray, words: list[_Words], size: float) -> np.ndarray:
+    """A picture with words on it, outlined."""
+    from matplotlib.patheffects import withStroke
+
+    figure = _figure(*picture.shape[1::-1])
+    figure.figimage(picture, 0, 0, origin="upper")
+    outline = [withStroke(linewidth=2, foreground="black")]  # legible on bright pixels
+    for place, text, style in words:
+        _write(figure, place, text, size, path_effects=outline, **style)
+    return _drawn(figure)
+
+
+@functools.lru_cache(maxsize=1)  # drawing it is much of the work, and slices of a scan share it
+def _frame(
+    wide: int, high: int, tall: int, title: str, note: str, label: str, size: float
+) -> tuple[np.ndarray, int]:
+    """What is round panels that take so many pixels together, and the row where they begin.
+
+    The colour bar beside them is `tall` pixels.
+    """
+    legend = 2 * _BAR + round(7 * size)
+    width = wide + 2 * _GAP + legend
+    title, note = _wrapped(title, 1.1 * size, width), _wrapped(note, 0.8 * size, width)
+    top = _GAP + (round(2.1 * size * (title.count("\n") + 1)) + _GAP if title else 0)
+    bottom = _GAP + (round(1.6 * size * (note.count("\n") + 1)) if note else 0)
+    height = top + high + bottom
+    figure = _figure(width, height)
     if title:
-        write(_GAP, _GAP, title, size=1.1 * type_size, linespacing=1.25)
+        _write(figure, (_GAP, _GAP), title, 1.1 * size, linespacing=1.25)
     if note:
-        write(_GAP, height - _GAP / 2, note, size=0.8 * type_size, color=_FAINT, va="bottom")
-    _colour_bar(figure, (width - legend + 2, top, _BAR, min(high, 512)), label, type_size)
+        place = _GAP, height - _GAP / 2
+        _write(figure, place, note, 0.8 * size, color=_FAINT, va="bottom")
+    _colour_bar(figure, (width - legend + 2, top, _BAR, tall), label, size)
+    return _drawn(figure), top
+
+
+def _figure(width: int, height: int) -> Figure:
+    from matplotlib.figure import Figure
+
+    return Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
+
+
+def _write(
+    figure: Figure, place: tuple[float, float], words: str, size: float, **style: Any
+) -> None:
+    """Words at a pixel (x, y) of a figure, by default the upper left corner of them."""
+    width, height = (round(side * _DPI) for side in figure.get_size_inches())
+    style = {"color": _TEXT, "ha": "left", "va": "top", "parse_math": False, **style}
+    figure.text(place[0] / width, 1 - place[1] / height, words, fontsize=size, **style)
+
+
+def _drawn(figure: Figure) -> np.ndarray:
+    """A figure's pixels, (H, W, 3) uint8 RGB, no more of them than it was made with."""
+    width, height = (round(side * _DPI) for side in figure.get_size_inches())
     return draw_figure(figure)[:height, :width]
 
 

@@ -167,11 +167,16 @@ def _both(one: Condition, other: Condition) -> Condition | None:
 
 
 def _is_elastic(value: Any) -> bool:
-    if isinstance(value, _PLAIN):  # the usual ones first: abstract classes take long to say no
+    # The usual ones first: abstract classes take long to say no.
+    if isinstance(value, _PLAIN):
         return False
+    if isinstance(value, nn.Module):
+        return isinstance(value, ElasticModule)
+    if isinstance(value, dict):
+        return any(map(_is_elastic, (*value, *value.values())))
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(map(_is_elastic, value))
-    if isinstance(value, (ElasticModule, Value, Architecture, SearchSpace)):
+    if isinstance(value, (Value, Architecture, SearchSpace)):
         return True
     return isinstance(value, Mapping) and _is_elastic((*value.keys(), *value.values()))
 

@@ -202,11 +202,19 @@ class Selection(Placed):
 
     def runs(self, values: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """The active positions, joined where they touch."""
-        return joined(
-            (start, length)
-            for name, least, start, length in self._stretches
-            if (value := values.get(name)) is None or value >= least
-        )
+        given = tuple(values.get(choice.name) for choice in self.choices)
+        if given not in self._known:
+            self._known[given] = joined(
+                (start, length)
+                for name, least, start, length in self._stretches
+                if (value := values.get(name)) is None or value >= least
+            )
+        return self._known[given]
+
+    @functools.cached_property
+    def _known(self) -> dict[tuple[Any, ...], tuple[tuple[int, int], ...]]:
+        """Of values of the choices: all tensors of a layer ask for the same."""
+        return {}
 
     @functools.cached_property
     def _stretches(self) -> list[tuple[Any, Scalar, int, int]]:

@@ -168,7 +168,9 @@ class MeshConv(nn.Module):
         # A sum of n neighbours that are alike has n² times a face's square, the differences little.
         count = {1: 0, 3: 6 if symmetric and dilation > 1 else 3, 5: 9}[kernel]
         squares = 1 if kernel == 1 else 3 + (3 if normalize else count) ** 2
-        nn.init.normal_(self.weight, 0, math.sqrt(2 / (squares * in_channels)))
+        # On "meta" there is nothing to draw, and PyTorch would import its compiler for it.
+        if not self.weight.is_meta:
+            nn.init.normal_(self.weight, 0, math.sqrt(2 / (squares * in_channels)))
 
     def ring(self, level: int) -> Ring | None:
         """What it looks at on faces of a level; None where it needs no table."""

@@ -44,6 +44,7 @@ _REMEDY = (
 )
 _PATIENCE = 30  # frames without content before the first that can be matched
 _SILENCE = 10.0  # seconds without a picture after which a camera counts as gone
+_PARTING = 2.0  # seconds for the reader of frames to end; one that waits for a camera is left
 _RATE = 10.0  # frames a second of a video where the source says none
 _ROOM = 1.25  # of colours, for what comes nearer than in the first frame
 _TURN = 0.1  # seconds after which a wait looks whether it is to end
@@ -452,4 +453,4 @@ def _ahead(
             yield item
     finally:
         over.set()
-        reader.join(2)  # one that waits for a camera is left behind
+        reader.join(_PARTING)

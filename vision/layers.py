@@ -318,17 +318,14 @@ def convex_upsample(x: Tensor, logits: Tensor, outside: str = "constant") -> Ten
     Returns:
         (N, K, f h, f w).
     """
-    channels, height, width = x.shape[1:]
+    height, width = x.shape[2:]
     factor = math.isqrt(logits.shape[1] // 9)
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-    weights = logits.unflatten(1, (9, factor, factor)).softmax(1)
+    weights = logits.unflatten(1, (9, factor**2)).softmax(1)
     padded = F.pad(x, (1, 1, 1, 1), outside)
     total: Any = 0
     for tap, weight in enumerate(weights.unbind(1)):
         row, column = divmod(tap, 3)
         shifted = padded[:, :, row : row + height, column : column + width]
-        total = total + weight[:, None] * shifted[:, :, None, None]
-    if factor == 1:
-        return total[:, :, 0, 0]
-    total = total.permute(0, 1, 4, 2, 5, 3)  # (N, K, h, f, w, f)
-    return total.reshape(-1, channels, factor * height, factor * width)
+        total = total + weight[:, None] * shifted[:, :, None]
+    return F.pixel_shuffle(total.flatten(1, 2), factor)

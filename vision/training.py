@@ -216,16 +216,19 @@ class NetworkTask(OptimisedTask):
         self.net = starting_network(model, model_args, init_weights)
         if adapter is not None:
             adapt_by(self.net, adapter)
-        # Some arguments may come from files; checkpoints have to stand without these.
+        self._adapter = adapter
+        # Some arguments may come from files; checkpoints have to stand without these. A subclass
+        # that has none of its own is not given any when a run is resumed.
         arguments = dict(cast("dict[str, Any]", self.net.architecture))
         del arguments["name"]
-        if arguments != (self.hparams["model_args"] or {}):
-            self.hparams["model_args"] = arguments
+        given = self.hparams
+        if "model_args" in given and arguments != (given["model_args"] or {}):
+            given["model_args"] = arguments
 
     def configure_callbacks(self) -> list[Callback]:
         """With what writes the adapters, where there are some."""
-        given = self.hparams.adapter
-        return super().configure_callbacks() + ([] if given is None else [Adapters(given)])
+        adapters = [] if self._adapter is None else [Adapters(self._adapter)]
+        return super().configure_callbacks() + adapters
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch."""

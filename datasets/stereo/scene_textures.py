@@ -12,6 +12,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -81,18 +82,20 @@ def _leaves(generator: torch.Generator, smallest: float, norm: int) -> Tensor:
     uniform = torch.rand(count, generator=generator)
     radii = (smallest**-2 - uniform * (smallest**-2 - largest**-2)) ** -0.5
     centres = torch.rand(count, 2, generator=generator) * SIZE
-    owner = torch.zeros(SIZE, SIZE, dtype=torch.long)
-    line = torch.arange(SIZE, dtype=torch.float32)
+    # Not tensors: there are thousands of leaves, most so small that a tensor's overhead is all.
+    cover = np.zeros((SIZE, SIZE), np.int64)
+    line = np.arange(SIZE, dtype=np.float32)
     for k, ((cx, cy), radius) in enumerate(zip(centres.tolist(), radii.tolist(), strict=True)):
         top, left = max(0, int(cy - radius)), max(0, int(cx - radius))
         bottom, right = min(SIZE, int(cy + radius) + 1), min(SIZE, int(cx + radius) + 1)
-        patch = owner[top:bottom, left:right]
+        patch = cover[top:bottom, left:right]
         if norm == 0:
-            patch.fill_(k)
+            patch[:] = k
             continue
         dy, dx = line[top:bottom, None] - cy, line[None, left:right] - cx
-        inside = dx.abs() + dy.abs() < radius if norm == 1 else dx * dx + dy * dy < radius**2
-        patch.masked_fill_(inside, k)
+        inside = abs(dx) + abs(dy) < radius if norm == 1 else dx * dx + dy * dy < radius**2
+        patch[inside] = k
+    owner = torch.from_numpy(cover)
     palette = torch.randn(count, 1, generator=generator)
     palette = palette + 0.4 * torch.randn(count, 3, generator=generator)
     grain = _power_noise(generator, 1.0) * 0.7 * torch.rand(count, generator=generator)[owner]

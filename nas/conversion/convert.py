@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -257,6 +258,7 @@ class _Conversion:
             moving[one.classes] = True
             active[one.classes[one.counts[values[name]] :]] = False
 
+        @cache  # a layer's tensors share their labels
         def left(labels: Tensor) -> Tensor:
             classes = self.classes[labels]
             return classes[active[classes]]

@@ -111,6 +111,12 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
 
 def tensors(tree: Any) -> list[Tensor]:
     """The tensors among arguments or results."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if type(tree) in (list, tuple):  # as operators have them; several times faster than PyTorch's
+        return [tensor for part in tree if part is not None for tensor in tensors(part)]
+    if isinstance(tree, int | float | str):
+        return []
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 

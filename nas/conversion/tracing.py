@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -257,7 +257,8 @@ class _Tracer(TorchDispatchMode):
                 layer = self._layers[module]
                 if x and isinstance(out, Tensor):
                     layer.runs += 1
-                    self._channels[out] = layer.apply(self.ledger, before[0], out)
+                    with _disable_current_modes():  # labels are no tensors of the network
+                        self._channels[out] = layer.apply(self.ledger, before[0], out)
                 else:
                     layer.fix(self.ledger, f"{layer.name} gives no tensor")
             elif module in blocks and x:

@@ -46,12 +46,12 @@ SETTINGS = {
     "data": {
         "class_path": "vizoo.datasets.images.ImageDataModule",
         "init_args": {
-            "train": images(32, 1),
-            "val": images(16, 2),
-            "test": images(24, 3),
+            "train": images(16, 1),
+            "val": images(8, 2),
+            "test": images(12, 3),
             "augmentation": "none",
-            "batch_size": 16,
-            "eval_batch_size": 24,
+            "batch_size": 8,
+            "eval_batch_size": 12,
             "workers": 0,
         },
     },
@@ -71,7 +71,7 @@ CONVERTED = {
     "model_args": {"backbone": "test_resnet", "convert": {"size": [16, 16]}},
 }
 ONE_SHOT = {"method": "one_shot", "epochs": 1, "lr": 0.02, "recalibration_batches": 1}
-LID = {"layers": ["cells.*"], "k": 4, "batches": 1, "batch_size": 16}
+LID = {"layers": ["cells.*"], "k": 4, "batches": 1, "batch_size": 8}
 ROWS = {
     "one_shot": {**CELLS, "search": ONE_SHOT, "pick": {"by": "ranking", "samples": 3}},
     "evolved": {
@@ -187,12 +187,10 @@ def write(tmp_path):
 )
 def test_a_wrong_config_is_one_line(write, rows, message, tmp_path, capsys):
     name = write(rows)
-    with pytest.raises(ValueError, match=message) as raised:
-        CompareConfig.read(name)
-    assert name in str(raised.value)
     assert main(["compare", "--config", name, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("vizoo: error: ")
+    assert name in error and re.search(message, error)
 
 
 def test_what_a_config_lacks_is_named(write, tmp_path):
@@ -243,7 +241,7 @@ def test_a_row_is_found_within_its_limits_and_trained(write, name):
     torch.manual_seed(3)
     one = run(config, name, 1, Shared())
     assert {"top1", "top5", "parameters", "macs", "memory"} <= one.keys()
-    assert one["tested"] == 24 and one["top5"] == 100 and 0 <= one["top1"] <= 100
+    assert one["tested"] == 12 and one["top5"] == 100 and 0 <= one["top1"] <= 100
     model = dict(json.loads(json.dumps(one["model"])))
     net = create_model(model.pop("name"), **model)
     assert not len(search_space(net)) and "subnet" in model
@@ -465,7 +463,7 @@ def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
     assert main(words) == 1
     told = capsys.readouterr().out
     assert "failed: broken, seed 0" in told and "0 of 1 differences" in told
-    only = write({"broken": broken})
+    only = write({"broken": broken}, seeds=[0])
     with pytest.raises(ValueError, match="all runs failed"):
         vizoo.compare(only, tmp_path / "none")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -74,8 +75,7 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
     """Its own settings and its own reader, on small scans and with the tiny network."""
     task, _ = _inner(yaml.safe_load(config.read_text()))
     arguments = {k: v for k, v in task["model_args"].items() if k != "subnet"}
-    with torch.device("meta"):
-        create_model(task["model"], **arguments)
+    _build(task["model"], json.dumps(arguments))
     name = _shrunken(config, tmp_path, monkeypatch)
     if "retrain" in config.stem:
         SUBNET.save("architecture.json")
@@ -86,6 +86,12 @@ def test_built_in_configs_run(config, tmp_path, monkeypatch):
         assert Architecture.load("architecture.json") in search_space(net)
     else:
         assert net.architecture["subnet"] == SUBNET.to_json()
+
+
+@cache  # configs are of the same networks
+def _build(model, arguments):
+    with torch.device("meta"):
+        create_model(model, **json.loads(arguments))
 
 
 @pytest.mark.slow

@@ -83,3 +83,14 @@ def test_words_make_room():
 def test_refused(images, heats, captions, said):
     with pytest.raises(ValueError, match=said):
         overlay_picture(images, heats, captions=captions)
+
+
+def test_pictures_of_one_frame_share_nothing():
+    """Slices of a scan have title, note and bar in common, which are drawn once."""
+    blank, black = [np.zeros((32, 32))], np.zeros((32, 32))
+    first = overlay_picture(blank, [black], side=128, title="scan")
+    expected = first.copy()
+    first[:] = 7
+    assert np.array_equal(overlay_picture(blank, [black], side=128, title="scan"), expected)
+    other = overlay_picture(blank, [black], side=128, title="another")
+    assert other.shape == expected.shape and not np.array_equal(other, expected)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
 import shutil
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -16,7 +18,7 @@ import toy_matcher
 from toy_matcher import match_plain, match_super
 
 from vizoo.__main__ import main
-from vizoo.cli._demo import networks, pair
+from vizoo.cli._demo import networks, pair, tour
 from vizoo.nas.supernet import search_space
 from vizoo.vision.hub import download, registry
 from vizoo.vision.hub.create import create_model
@@ -25,10 +27,12 @@ from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import save_weights
 from vizoo.vision.io.images import write_image
 
+_room = functools.cache(pair.generated_sample)
+
 
 @pytest.fixture
 def models(tmp_path, monkeypatch):
-    """A supernet and a network, without weights; what is computed is tiny."""
+    """A supernet and a network, without weights; what is computed is tiny, a room built once."""
     fusion = registry.model_info("disparity_fusion")
     weights = fusion.record.sources[0].removeprefix("package:")
     (tmp_path / weights).parent.mkdir(parents=True)
@@ -43,6 +47,7 @@ def models(tmp_path, monkeypatch):
     monkeypatch.setitem(pair._ROOM, "height", 48)
     monkeypatch.setitem(pair._ROOM, "width", 96)
     monkeypatch.setattr(pair, "_SECONDS", 0.05)
+    monkeypatch.setattr(tour, "generated_sample", lambda seed: replace(_room(seed), notes=[]))
     monkeypatch.chdir(tmp_path)
 
 

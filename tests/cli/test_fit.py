@@ -65,6 +65,28 @@ class Own(OptimisedTask):
     assert main([*words, *resumed]) == 0 and checkpoint()["epoch"] == 2
 
 
+def test_a_task_may_name_its_network_itself(toy):
+    """The config then names none of `NetworkTask`'s arguments, and a checkpoint holds none."""
+    code = """from vizoo.vision.training import NetworkTask
+class Own(NetworkTask):
+    quantity = "truth"
+    def __init__(self, width: int):
+        super().__init__("fadnet_plus_micro", {"max_disparity": 64}, lr_schedule="constant")
+    def outputs(self, batch):
+        return next(self.net.parameters()).square().sum()
+    def loss(self, outputs, batch):
+        return outputs
+    def training_step(self, batch, index):
+        return super().training_step({"truth": batch[0]}, index)
+"""
+    Path("own.py").write_text(code)
+    words = [*FIT, "--model", "own.Own", "--model.width", "3", "--trainer.limit_val_batches", "0"]
+    assert main(words) == 0
+    assert "model_args" not in checkpoint()["hyper_parameters"]
+    resumed = ["--trainer.max_epochs", "3", "--ckpt_path", "checkpoints/last.ckpt"]
+    assert main([*words, *resumed]) == 0 and checkpoint()["epoch"] == 2
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "link.yaml"])
 def test_the_config_that_was_named_stays(toy, name):
     """Without a logger a run's own lies in the current folder."""

@@ -96,19 +96,25 @@ def trained(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def photos(trained, tmp_path, monkeypatch):
-    """Photographs of other sizes than the network's, in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    for file in trained.iterdir():
-        shutil.copy(file, tmp_path)
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A folder of photographs of other sizes than the network's."""
+    folder = tmp_path_factory.mktemp("drawn")
     data = GeneratedLesions(6, 2, ImagePreset((48, 48), 1.0), side=48, seed=9)
     for number in range(6):
         image = data[number]["image"]
         if number == 1:
             image = F.pad(image, (0, 12))
-        write_image(tmp_path / f"photos/{NAMES[number % 2]}{number}.png", image)
-    return tmp_path / "photos"
+        write_image(folder / f"{NAMES[number % 2]}{number}.png", image)
+    return folder
+
+
+@pytest.fixture
+def photos(trained, drawn, tmp_path, monkeypatch):
+    """The photographs beside the network, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    return shutil.copytree(drawn, tmp_path / "photos")
 
 
 def call(*words):
@@ -382,9 +388,9 @@ def test_ensembles_that_are_refused(photos, tmp_path, capsys, words, message):
     assert len(lines) == 1 and re.search(message, lines[0]), lines
 
 
-@pytest.fixture
-def silent(photos, tmp_path):
-    """Beside the photographs `detector.ckpt`, an untrained detector whose boxes never count."""
+@pytest.fixture(scope="module")
+def detector(tmp_path_factory):
+    """The checkpoint of an untrained detector, whose boxes never count."""
     task = DetectionTask("fcos", 2, "resnet18", 32, threshold=0.99)
     hyper = dict(task.hparams)
     checkpoint = {
@@ -394,7 +400,15 @@ def silent(photos, tmp_path):
         "classes": list(NAMES),
         "input": dataclasses.asdict(PRESET),
     }
-    torch.save(checkpoint, tmp_path / "detector.ckpt")
+    path = tmp_path_factory.mktemp("detector") / "detector.ckpt"
+    torch.save(checkpoint, path)
+    return path
+
+
+@pytest.fixture
+def silent(photos, detector, tmp_path):
+    """The photographs, with the detector beside them."""
+    shutil.copy(detector, tmp_path)
     return photos
 
 
@@ -452,9 +466,10 @@ def test_built_in_configs_run(name, root, tmp_path, monkeypatch):
     model["model_args"]["backbone"] = "test_resnet"
     data = settings["data"]["init_args"]
     for number in range(model["model_args"]["classes"] if name != "skin_generated" else 0):
-        for image in range(4):
-            path = tmp_path / f"images/kind{number:03d}/{image}.png"
-            write_image(path, np.full((8, 8, 3), number, np.uint8))
+        first = tmp_path / f"images/kind{number:03d}/0.png"
+        write_image(first, np.full((8, 8, 3), number, np.uint8))
+        for image in range(1, 4):
+            shutil.copy(first, first.with_name(f"{image}.png"))
     for variable in ("SKIN10", "SKIN100"):
         monkeypatch.setenv(variable, str(tmp_path / "images"))
     for role in ("train", "val", "test", "predict"):

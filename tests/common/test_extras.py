@@ -52,6 +52,7 @@ def bare(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     words = ["fit", "--config", "classification/skin_generated.yaml", "--trainer.max_steps", "1"]
     words += ["--trainer.limit_val_batches", "1", "--trainer.log_every_n_steps", "1"]
     words += ["--trainer.enable_progress_bar", "false", "--trainer.accelerator", "cpu"]
+    words += ["--data.workers", "0"]
     code = f"""
 import contextlib, importlib.util, pkgutil, torch, vizoo
 from vizoo.__main__ import main
@@ -60,7 +61,7 @@ from vizoo.vision.ops import correlation
 assert not any(importlib.util.find_spec(name) for name in HIDDEN)
 for module in pkgutil.walk_packages(vizoo.__path__, "vizoo."):
     inside = module.name.split(".")[1]
-    if inside in ("datasets", "mvs", "nas", "panorama", "stereo", "vision"):
+    if inside in ("classification", "datasets", "mvs", "nas", "panorama", "stereo", "vision"):
         importlib.import_module(module.name)
         print("imported", module.name)
 image = torch.rand(1, 3, 64, 128)

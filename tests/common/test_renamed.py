@@ -32,9 +32,11 @@ def test_a_module_below_a_renamed_package():
 def test_old_names_come_first_in_a_fresh_process():
     """Nothing of the new name is imported yet, and no module is loaded twice."""
     code = (
-        "from vizoo.vision.classification.nasbench201 import nasbench201 as old\n"
-        "from vizoo.classification.spaces.nasbench201 import nasbench201 as new\n"
-        "assert old is new"
+        "from vizoo.vision.classification.comparison.significance import differences as old\n"
+        "from vizoo.classification.comparison.significance import differences as new\n"
+        "from vizoo.vision.extras import from_extra as moved\n"
+        "from vizoo.common.extras import from_extra as there\n"
+        "assert old is new and moved is there"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -10,7 +10,8 @@ from network_tester import NetworkTester, slow
 from supernet_tester import SupernetTester, run, same
 
 from vizoo.mvs._dispmvs_layers import UpdateBlock
-from vizoo.mvs.dispmvs import convert_published, source_pyramid
+from vizoo.mvs.dispmvs import DispMVS, convert_published, source_pyramid
+from vizoo.nas.space import Choice
 from vizoo.nas.supernet import activate, extract, search_space
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.published import recognise
@@ -173,13 +174,24 @@ def whole():
 
 
 class TestSupernet(SupernetTester):
+    """All choices of `dispmvs_elastic`, with fewer channels, iterations and views."""
+
     name = "dispmvs_elastic"
     architectures = 3
     test_compiles = slow(SupernetTester.test_compiles)
     test_exports_without_the_supernet = slow(SupernetTester.test_exports_without_the_supernet)
 
     def build(self):
-        return create_model(self.name, feature_width=1)
+        return DispMVS(
+            feature_width=1,
+            coarse_width=Choice("coarse.width", (1, 2)),
+            fine_width=Choice("fine.width", (1, 2)),
+            coarse_iterations=Choice("coarse.iterations", (1, 2)),
+            fine_iterations=Choice("fine.iterations", (1, 2)),
+            coarse_radius=Choice("coarse.radius", (2, 3, 4)),
+            fine_radius=Choice("fine.radius", (1, 2)),
+            views=Choice("views", (2, 3)),
+        )
 
     def inputs(self):
         net = whole()
@@ -197,8 +209,19 @@ class TestSupernet(SupernetTester):
 
 def test_largest_subnet_takes_the_networks_weights():
     supernet = create_model("dispmvs_elastic")
+    assert [choice.name for choice in search_space(supernet)] == [
+        choice.name for choice in search_space(whole())
+    ]
     largest = extract(supernet, search_space(supernet).largest())
     load_state(largest, create_model("dispmvs").state_dict(), "dispmvs")
+
+
+def test_smallest_subnet_runs_as_in_the_registered_supernet():
+    supernet = create_model("dispmvs_elastic", feature_width=1).eval()
+    smallest = activate(supernet, search_space(supernet).smallest())
+    inputs = example_inputs(supernet, 128, 128)
+    assert len(inputs[0][0]) == 2
+    assert same(run(supernet, inputs), run(extract(supernet, smallest), inputs))
 
 
 def published(older=False):

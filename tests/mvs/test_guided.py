@@ -68,7 +68,7 @@ def test_the_faster_form_and_the_predictor_give_the_same(textured_views):
     ("name", "settings"),
     [
         ("dispmvs_tiny", {"coarse_iterations": 2, "fine_iterations": 1}),
-        ("dispmvs_elastic", {"feature_width": 4}),
+        ("dispmvs_elastic", {"feature_width": 1}),
     ],
 )
 def test_a_batch_of_two_is_two_of_one(textured_views, name, settings):

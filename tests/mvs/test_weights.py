@@ -26,7 +26,7 @@ def test_they_know_unseen_scenes():
 
 def test_the_command_takes_them_guided(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_scene(WorldViews(1, 64, 96, 3, seed=72).scene(0), tmp_path / "scene", "dtu")
+    write_scene(WorldViews(1, 64, 96, 2, seed=72).scene(0), tmp_path / "scene", "dtu")
     words = ("infer", "mvs", "scene", "--out", "out", "--device", "cpu", "--json")
     assert main(list(words)) == 0
     summary = json.loads(capsys.readouterr().out)

@@ -309,6 +309,7 @@ def test_every_frame_of_a_file_counts(predictor, tmp_path, monkeypatch):
 
 def test_a_camera_that_is_silent_ends_it(predictor, tmp_path, monkeypatch):
     monkeypatch.setattr(streaming, "_SILENCE", 1.0)
+    monkeypatch.setattr(streaming, "_PARTING", 0.1)
     gone = threading.Event()
 
     def stuck():

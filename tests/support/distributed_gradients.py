@@ -134,7 +134,7 @@ def _subnets_conservation(rank, told):
         model, given = distributed(hook, 0.0005, net, find_unused_parameters=True)
         space, unused, outside = search_space(net), 0, 0.0
         sent = {key: torch.zeros_like(p, dtype=torch.float64) for key, p in net.named_parameters()}
-        for step in range(8):
+        for step in range(5):
             drawn = UniformSampler(1, seed=3).subnets(space, step)
             activate(net, drawn[0])
             if told:
@@ -461,7 +461,7 @@ def powersgd_resumed(rank):
 
 
 def many_buckets(rank):
-    """Buckets of the last of three steps with twenty parameters, by hook."""
+    """Buckets of the second step with twenty parameters, by hook; they are made anew for it."""
     layers = [nn.Linear(12, 12, bias=False) for _ in range(20)]
     plain = {
         name: lambda name=name: _make_hook(name) for name in ("dense", "fp16", "bf16", "subnet")
@@ -470,7 +470,7 @@ def many_buckets(rank):
     for name, make in {**plain, **HOOKS}.items():
         hook, indices = make(), []
         model, _ = distributed(hook, 0.0003, nn.Sequential(*layers), noted=indices)
-        for _ in range(3):
+        for _ in range(2):
             indices.clear()
             model(torch.randn(2, 12)).sum().backward()
         found[name] = indices

@@ -27,7 +27,7 @@ def find(rank, folder, criterion, shared):
     splitter = Splitter(criterion, k=4, batches=2, batch_size=8)
     module = FewShotTraining(task, [1, 1, 1], splitter, folder=folder, recalibration_batches=0)
     strategy = HookDDPStrategy("subnet", process_group_backend="gloo")
-    data = Shares(32, batch_size=4) if shared else Data(32, batch_size=4)
+    data = Shares(32, batch_size=4) if shared else Data(16, batch_size=4)
     settings = {"max_epochs": -1, "sync_batchnorm": True, "use_distributed_sampler": False}
     trainer(strategy, 2, **settings).fit(module, data)
     return module.tree.to_json(), weights(task.net).tolist()

@@ -116,7 +116,7 @@ class SignallingSet(TensorDataset):
 
     def __getitem__(self, index):
         self.given += 1
-        if self.given == 100:
+        if self.given == 40:
             os.killpg(0, signal.Signals[os.environ["GROUP_SIGNAL"]])
             time.sleep(60)
         return super().__getitem__(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -114,5 +115,7 @@ def _command(folder: Path, words: list[str], environment: dict[str, str]) -> Non
         file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # As a user's process starts those that load data; this one would have a server of its own.
+    multiprocessing.set_start_method(None, force=True)
     sys.argv = ["vizoo", *words]
     sys.exit(main(words))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -61,7 +62,9 @@ def built(
         raise ValueError(
             f"convert must be a mapping such as {{'size': [64, 64]}}, not {settings!r}"
         )
-    with torch.device("cpu"):  # tracing needs values of buffers, which "meta" has not
+    elsewhere = torch.get_default_device().type != "cpu"
+    # Tracing needs values of buffers, which "meta" has not. The context slows every operator.
+    with torch.device("cpu") if elsewhere else nullcontext():
         net = make()
         if settings.get("plan") is None:
             load(net)

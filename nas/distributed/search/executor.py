@@ -25,6 +25,7 @@ Done = Callable[[int, float], None]
 
 _PAUSE = 0.02
 _BEAT = 1.0
+_FAREWELL = 5.0  # seconds, at most, that workers are waited for in the end
 
 
 class Executor:
@@ -127,7 +128,8 @@ class QueueExecutor(Executor):
         """Tell the others to end, and wait a few seconds for them."""
         self._announce(-1)
         mine = dist.PrefixStore(self._session, self.store)
-        end = time.monotonic() + 5  # this process may hold the store that the others still read
+        # This process may hold the store that the others still read.
+        end = time.monotonic() + _FAREWELL
         while mine.add("left", 0) < mine.add("joined", 0) and time.monotonic() < end:
             time.sleep(_PAUSE)
 

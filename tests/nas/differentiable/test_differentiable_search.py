@@ -326,7 +326,7 @@ def test_resumed_behind_the_last_batch_of_an_epoch_it_goes_on_with_the_next(tmp_
     runs = []
     for start in (None, tmp_path / "2.ckpt"):
         seen = []
-        trainer = _trainer(tmp_path, max_epochs=3)
+        trainer = _trainer(tmp_path, max_epochs=2)
         trainer.fit(Seen(Fit()), HalvedData(Fetched()), ckpt_path=start)
         runs.append(seen)
     assert runs[0][2:] == runs[1]

@@ -183,7 +183,7 @@ def test_a_killed_training_goes_on(tmp_path):
 
 def test_a_search_by_torchrun_is_killed_and_goes_on(tmp_path, toys, monkeypatch):
     sizes = {"population": 8, "generations": 3}
-    check_search(tmp_path, monkeypatch, 2, sizes, 1, seed=2, pause=0.2, most=6, forked=True)
+    check_search(tmp_path, monkeypatch, 2, sizes, 1, seed=2, pause=0.1, most=6, forked=True)
 
 
 @pytest.mark.slow

@@ -264,7 +264,7 @@ def test_a_full_disk(server, monkeypatch):
 @pytest.mark.parametrize("begun", [0, 1000])
 def test_a_slow_server(server, monkeypatch, capfd, begun):
     """It says nothing, or stops in the middle; a mirror continues."""
-    monkeypatch.setattr(_http, "TIMEOUT", 0.2)
+    monkeypatch.setattr(_http, "TIMEOUT", 0.1)
     server.files[PATH] = CONTENT
     done, answer = threading.Event(), server.RequestHandlerClass.do_GET
 
@@ -284,7 +284,7 @@ def test_a_slow_server(server, monkeypatch, capfd, begun):
     monkeypatch.setattr(server.RequestHandlerClass, "do_GET", stall)
     monkeypatch.setattr(urllib.request, "urlopen", patient)
     try:
-        with pytest.raises(DownloadError, match=r"no answer within 0.2 s"):
+        with pytest.raises(DownloadError, match=r"no answer within 0.1 s"):
             fetch(record(slow))
         assert "127.0.0.1: c" in capfd.readouterr().err
         assert fetch(record(slow, server.url(PATH))).read_bytes() == CONTENT

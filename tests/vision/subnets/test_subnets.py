@@ -10,7 +10,6 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 import toy_supernet
-import yaml
 
 import vizoo
 from vizoo.common.counts import Counts, count_parameters
@@ -34,13 +33,9 @@ from vizoo.vision.subnets.leaves import open_supernet, open_tree
 
 @pytest.fixture
 def net(monkeypatch, tmp_path):
-    toy_supernet.register(monkeypatch)
-    monkeypatch.setattr("vizoo.vision.subnets.bench._SECONDS", 0.0)
-    monkeypatch.setattr("vizoo.vision.subnets.bench._REPETITIONS", 3)
-    monkeypatch.setattr("vizoo.vision.subnets.best._COUNTED", 40)
+    toy_supernet.enter(monkeypatch, tmp_path, length=8, counted=40)
     monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
     monkeypatch.setitem(best.OWN_TABLE, "seconds", 0.0)
-    monkeypatch.chdir(tmp_path)
     return vizoo.create_model("toy").eval()
 
 
@@ -196,15 +191,18 @@ def test_mixed_precision_is_searched_with_the_architecture(net, monkeypatch):
     assert [sample.ratio for sample in again.samples] == [sample.ratio for sample in table.samples]
     assert {("stem",), ("blocks", "head", "stem")} < {*kept}
 
-    def takes(bench, architecture):
-        """10 ms, and 5 for each part in float."""
-        time = 5.0 + 5 * len(bench.under(architecture).float_parts)
+    def milliseconds(bench, architecture):
+        """10, and 5 for each part in float."""
+        return 5.0 + 5 * len(bench.under(architecture).float_parts)
+
+    def costs(bench, architecture):
+        time = milliseconds(bench, architecture)
         return {"measured": {"median": time}, **bench.counts(architecture).to_json()}
 
-    monkeypatch.setattr(Bench, "costs", takes)
+    monkeypatch.setattr(Bench, "costs", costs)
     bench = Bench.here(net, float_parts=["stem"], mixed=mixed, **how)
     chosen = list(itertools.islice(bench.space.enumerate(), 400))
-    times = [takes(bench, a)["measured"]["median"] for a in chosen]
+    times = [milliseconds(bench, architecture) for architecture in chosen]
     predictors = {
         **best.cost_predictors(bench, table),
         "latency": CostRegressor.fit(bench.space, chosen, times),
@@ -374,7 +372,8 @@ def test_winners_are_counted_where_choices_multiply(widths, limit):
     chosen = list(dict.fromkeys(space.sample(rng) for _ in range(40)))
     costs = [bench.counts(architecture).macs for architecture in chosen]
     predictors = dict.fromkeys(("parameters", "macs"), CostRegressor.fit(space, chosen, costs))
-    _, costs, _ = best.search_within(bench, predictors, None, {"parameters": limit})
+    settings = {"population": 32, "generations": 15}
+    _, costs, _ = best.search_within(bench, predictors, None, {"parameters": limit}, **settings)
     possible = [bench.counts(architecture).parameters for architecture in space.enumerate()]
     largest = max(count for count in possible if count <= limit)
     assert 0.7 * largest <= costs["parameters"] <= limit
@@ -569,13 +568,8 @@ def test_a_network_keeps_to_the_part_that_its_weights_are_of(net, source):
     assert all(architecture in space for architecture in front.evaluations.errors)
 
 
-def test_rank_and_split_by_a_config(net, tmp_path):
+def test_rank_and_split_by_a_config(net):
     save_weights(net, "supernet.safetensors")
-    config = {
-        "model": {"class_path": "toy_supernet.ToyTask"},
-        "data": {"class_path": "toy_supernet.ToyData", "init_args": {"length": 8}},
-    }
-    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(config))
     leaves, net, space = open_supernet("supernet.safetensors")
     config = FitConfig.read("toy.yaml")
     errors = config.errors(leaves, "val/error", batches=1)

@@ -1,8 +1,5 @@
 """Pictures: colours, legends and clouds say what they should."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -118,15 +115,6 @@ def test_comparison():
     assert full.dtype == np.uint8 and full.shape[2] == 3
     assert half.shape[1] == full.shape[1] and half.shape[0] < full.shape[0]
     assert comparison_picture(left, truth, np.zeros_like(truth)).size
-
-
-def test_pyplot_stays_out():
-    # In a process of its own: other tests' libraries import it.
-    code = (
-        "import sys, numpy as np; from vizoo.vision.viz.colour import disparity_picture;"
-        "disparity_picture(np.ones((20, 20))); sys.exit('matplotlib.pyplot' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def plane(z: float, colour, focal=100.0, size=(40, 60)):
