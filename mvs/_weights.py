@@ -20,8 +20,7 @@ DISPMVS_TINY = {
         command="python -m benchmarks.mvs_transfer --data DIR dispmvs_tiny",
         training="vizoo fit --config mvs/dispmvs_tiny_world.yaml --model.lr_schedule cosine, "
         "1,300 steps of two samples of 160x208, 700 more from a rate of 0.002, 1,400 distinct; "
-        "from there 2,200 of two samples of 192x256, from a rate of 0.002, 1,600 others; from there "
-        "2,800 from a rate of 0.002, 2,400 others; "
-        "weights kept in float16",
+        "from there 2,200 of two samples of 192x256, from a rate of 0.002, 1,600 others; from "
+        "there 2,800 more, likewise, 2,400 others; weights kept in float16",
     )
 }
