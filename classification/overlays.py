@@ -167,18 +167,24 @@ def _figure(width: int, height: int) -> Figure:
     return Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor=_GROUND)
 
 
+def _size(figure: Figure) -> tuple[int, int]:
+    """Width and height that it was made with, pixels."""
+    width, height = (round(side * _DPI) for side in figure.get_size_inches())
+    return width, height
+
+
 def _write(
     figure: Figure, place: tuple[float, float], words: str, size: float, **style: Any
 ) -> None:
     """Words at a pixel (x, y) of a figure, by default the upper left corner of them."""
-    width, height = (round(side * _DPI) for side in figure.get_size_inches())
+    width, height = _size(figure)
     style = {"color": _TEXT, "ha": "left", "va": "top", "parse_math": False, **style}
     figure.text(place[0] / width, 1 - place[1] / height, words, fontsize=size, **style)
 
 
 def _drawn(figure: Figure) -> np.ndarray:
     """A figure's pixels, (H, W, 3) uint8 RGB, no more of them than it was made with."""
-    width, height = (round(side * _DPI) for side in figure.get_size_inches())
+    width, height = _size(figure)
     return draw_figure(figure)[:height, :width]
 
 
@@ -186,7 +192,7 @@ def _colour_bar(figure: Figure, box: tuple[int, int, int, int], label: str, size
     """The palette as it looks over grey, 0 to 1; `box` is left, top, width, height in pixels."""
     import matplotlib
 
-    width, height = (side * _DPI for side in figure.get_size_inches())
+    width, height = _size(figure)
     x, y, wide, tall = box
     axes = figure.add_axes(
         (x / width, 1 - (y + tall) / height, wide / width, tall / height), zorder=1

@@ -455,8 +455,7 @@ def test_the_benchmark_shows_tuned_weights_where_there_are_some(
     group = [(*pair, truth) for pair, truth in zip(pairs, scenes["disparity"][:, 0], strict=True)]
     monkeypatch.setattr(module, "halves", lambda folder: ({"A": group}, {"B": group[:1]}))
     monkeypatch.setattr(module, "cells", lambda network, *parts: ["1 / 2 / 3"] * 2)
-    words = ["stereo_tuning", "fadnet_plus_tiny", "--data", "none", "--steps", "1"]
-    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(sys, "argv", ["stereo_tuning", "--data", "none", "--steps", "1"])
     scripted((0.4, 1.0), (0.3 if improved else 0.5, 1.0))
     module.main()
     said = capsys.readouterr().out
