@@ -1,6 +1,6 @@
 """Up to which disparity stereo networks work: errors by bands of 8 px on fresh generated scenes.
 
-    python -m benchmarks.stereo_reach [--guided] [MODEL ...] [--limit PX]
+    python -m benchmarks.stereo_reach [--guided] [MODEL ...] [--limit PX] [--size 256 512]
 
 A pixel counts where the place that it matches lies inside the right image. It is wrong by more than
 3 px and 5 % of the truth (D1). A network's reach, as its record states it, is the upper end of the
@@ -22,7 +22,7 @@ _BAND, _MOST_WRONG = 8, 1 / 3
 
 
 def main() -> None:
-    parser = arguments(__doc__, scenes=90)
+    parser = arguments(__doc__, scenes=90, size=(256, 512))
     parser.add_argument("models", nargs="*", metavar="MODEL")
     parser.add_argument("--guided", action="store_true", help="networks guided, not alone")
     parser.add_argument("--seed", type=int, default=19, help="none that trained the networks")
@@ -31,7 +31,7 @@ def main() -> None:
     names = options.models or list_models("stereo/*", pretrained=True)
     predictors = [StereoPredictor(name, "cpu", guided=options.guided) for name in names]
     scenes = GeneratedStereo(
-        options.scenes, 256, 512, seed=options.seed, max_disparity=options.limit, clutter=0.3
+        options.scenes, *options.size, seed=options.seed, max_disparity=options.limit, clutter=0.3
     )
     bands = options.limit // _BAND
     pixels, wrong = np.zeros((2, len(names), bands))

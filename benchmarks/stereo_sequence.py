@@ -1,6 +1,6 @@
 """Disparity of generated stereo sequences: flicker and error with and without `--steady`; speed.
 
-    python -m benchmarks.stereo_sequence [--frames 100] [--size 192 320] [--model NAME]
+    python -m benchmarks.stereo_sequence [--frames 100] [--size 192 320] [--model NAME [--guided]]
 
 A rig moves through a room, a street and over a table top, each of which stands still; pictures have
 noise of their own in each frame. Flicker is the mean change of the error between two frames at the
@@ -11,6 +11,7 @@ process, which other work disturbs less.
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -95,10 +96,12 @@ def main() -> None:
     parser = arguments(__doc__, threads=1, size=(192, 320))
     parser.add_argument("--frames", type=int, default=100, help="of each sequence")
     parser.add_argument("--model", default=DEFAULT_MODEL)
+    parser.add_argument("--guided", action=argparse.BooleanOptionalAction, help="as infer video")
     options, console = start(parser, width=110)
     height, width = options.size
-    predictor = StereoPredictor(options.model, guided=False)
-    console.print(f"{options.model}; {width}x{height}; load {os.getloadavg()[0]:.1f}")
+    predictor = StereoPredictor(options.model, guided=options.guided)
+    how = "guided" if predictor.guided else "alone"
+    console.print(f"{options.model} {how}; {width}x{height}; load {os.getloadavg()[0]:.1f}")
     columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
     console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
     console.print("".join(f"{column:>10}" for column in columns))

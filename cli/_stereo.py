@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..stereo import DEFAULT_MODEL
 from ._cameras import common_calibration, raw_rectifier
 from ._work import number, positive, refuse, share
 
@@ -22,6 +23,13 @@ _ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
 
 def add_matching(parser: argparse.ArgumentParser) -> None:
     """Add how pairs are matched, and which pixels are kept."""
+    parser.add_argument(
+        "--guided",
+        action=argparse.BooleanOptionalAction,
+        help="fuse what the network finds at half of the size with semi-global matching: more "
+        "accurate, and farther "
+        f"(default: only {DEFAULT_MODEL}, by that very name, is guided)",
+    )
     parser.add_argument(
         "--scale",
         type=_scale,

@@ -26,12 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_pairs(parser)
     add_model(parser, DEFAULT_MODEL)
-    parser.add_argument(
-        "--guided",
-        action=argparse.BooleanOptionalAction,
-        help="fuse what the network finds with semi-global matching: more accurate, and slower "
-        f"(default: only {DEFAULT_MODEL}, by that very name, is guided)",
-    )
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     add_matching(parser)
     parser.add_argument(

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     for note in known:
         warn(note)
     where = args.device, args.dtype, args.runtime
-    predictor = StereoPredictor(args.model, *where, guided=False)  # frames want speed
+    predictor = StereoPredictor(args.model, *where, guided=args.guided)
     largest = args.max_disparity
     if largest is None and calibration is not None and args.scale == "auto":
         largest = calibration.ndisp

@@ -46,10 +46,10 @@ _FITTED = {
 
 #: The same of guided networks.
 _GUIDED = {
-    (False, False): Coefficients(-0.210, 1.781, -1.095, 0.0, 0.0),
-    (False, True): Coefficients(-0.588, 0.410, -0.754, 0.0, -0.691),
-    (True, False): Coefficients(1.015, 0.447, -0.684, 1.759, 0.0),
-    (True, True): Coefficients(0.472, 0.009, -0.490, 1.193, -0.471),
+    (False, False): Coefficients(0.414, 0.754, -0.721, 0.0, 0.0),
+    (False, True): Coefficients(-0.054, 0.098, -0.414, 0.0, -0.565),
+    (True, False): Coefficients(0.740, 0.542, -0.703, 1.294, 0.0),
+    (True, True): Coefficients(0.179, 0.059, -0.478, 0.644, -0.480),
 }
 
 
@@ -72,7 +72,8 @@ def confidence(
         difference: (H, W), of `left_right_difference`, if the right image was matched too.
         scale: of the images that were matched, against these: a matched pixel is 1 / scale of
             theirs.
-        guided: whether the disparity is that of `Guided`, and the peak still the network's.
+        guided: whether the disparity is that of `Guided`, and the peak still the network's, at half
+            of the size.
     """
     fitted = _GUIDED if guided else _FITTED
     factors = fitted[peak is not None, difference is not None]

@@ -69,11 +69,12 @@ class DisparityFusion(nn.Module):
         Args:
             left: (B, 3, H, W), RGB in [0, 1].
             right: the same shape, rectified to the left one.
-            claims: (B, 3, H, W), disparities, pixels: a network's; that of semi-global matching,
-                the network's where it found none; and its own with holes filled.
-            hints: (B, 6, H, W), 0 to 1: the share of all chances in the network's peak, 0 of one
-                that does not say; where the matching has holes; and of the network's and the
-                filled disparity where they are `hidden` and where they are outside.
+            claims: (B, 3, H, W), disparities, pixels: a network's, or what was fused at half of the
+                size; that of semi-global matching, the first where it found none; and its own with
+                holes filled.
+            hints: (B, 6, H, W), 0 to 1: the share of all chances in the network's peak, 0 where
+                nothing says; where the matching has holes; and of the first and the filled
+                disparity where they are `hidden` and where they are outside.
 
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].

@@ -1,34 +1,47 @@
-"""A network guided by semi-global matching: what each finds is weighed pixel by pixel."""
+"""A network guided by semi-global matching: what each finds is weighed pixel by pixel.
+
+From coarse to fine: the network and the matching are fused at half of the pair's size, and what
+comes out takes the network's place at its own. So the network works on few pixels and sees twice
+as far, and the matching places details.
+"""
 
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, interpolate, pad
 
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import optimize
+from ..vision.layers import check_pair
 from .classical import fill_holes, semi_global_matching
 
-__all__ = ["FUSION", "MATCHING_BYTES", "Guided", "guidance", "hidden", "max_disparity"]
+__all__ = [
+    "FUSION",
+    "MATCHING_BYTES",
+    "Guided",
+    "guidance",
+    "hidden",
+    "max_disparity",
+]
 
 FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
-_FARTHER = 1.2  # what nets alone lose between their reach and 1.2 to 2 times it, fusion gets back
+_LEAST = 16  # pixels a side; networks in other runtimes take 8 at half of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
 
 
 class Guided(nn.Module):
-    """Fuses a network's disparity with that of semi-global matching over the range it finds.
+    """Fuses a network's disparity with that of semi-global matching, from coarse to fine.
 
     Args:
         net: called with two views, as any stereo network is.
@@ -37,9 +50,8 @@ class Guided(nn.Module):
             itself by default.
 
     Attributes:
-        max_disparity: the network's, see `max_disparity`.
-        reach: pixels; a fifth more than the network's, at most its ``max_disparity``. None where
-            the network's was not measured.
+        max_disparity: pixels; twice the network's. None where it does not say.
+        reach: pixels; twice the network's. None where that was not measured.
     """
 
     output_names = ("disparity",)
@@ -53,10 +65,9 @@ class Guided(nn.Module):
         self.scored = getattr(net, "scored", False) if scored is None else scored
         known = {"name": type(net).__name__, **architecture_of(net)}
         self.architecture = {"name": "Guided", "net": known}
-        self.max_disparity = max_disparity(net)
-        self.reach: float | None = getattr(net, "reach", None)
-        if self.reach is not None:
-            self.reach = min(_FARTHER * self.reach, self.max_disparity or math.inf)
+        bound, reach = max_disparity(net), getattr(net, "reach", None)
+        self.max_disparity = None if bound is None else 2 * bound
+        self.reach: float | None = None if reach is None else 2 * reach
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
@@ -78,8 +89,40 @@ class Guided(nn.Module):
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the network's own certainty, 0 of one without, both (B, 1, H, W)."""
-        claims, hints = guidance(self.net, left, right, self.scored)
-        return self.fusion(left, right, claims, hints), hints[:, :1]
+        check_pair(left, right)
+        disparity, certainty = self.coarse(left, right)
+        claims, hints = guidance(disparity, torch.zeros_like(certainty), left, right)
+        return self.fusion(left, right, claims, hints), certainty
+
+    def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """The network's disparity and certainty, see `predict`, at the size of the views."""
+        with torch.autocast(left.device.type, enabled=False):  # it is to be as exact as it will be
+            if self.scored:
+                net: Any = self.net
+                disparity, certainty = net.predict(left, right)
+                return disparity.float(), certainty.float()
+            disparity = self.net(left, right)[:, :1].float()
+            return disparity, torch.zeros_like(disparity)
+
+    def coarse(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """What is found at half of the size, (B, 1, H, W): the disparity, the network's certainty.
+
+        Args:
+            left: (B, 3, H, W), RGB in [0, 1].
+            right: the same shape.
+        """
+        height, width = left.shape[-2:]
+        beyond = 0, max(0, _LEAST - width), 0, max(0, _LEAST - height)
+        if any(beyond):
+            left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
+        small = [avg_pool2d(view, 2, ceil_mode=True) for view in (left, right)]
+        disparity, certainty = self.claimed(*small)
+        disparity = 2 * self.fusion(*small, *guidance(disparity, certainty, *small))
+        disparity, certainty = (
+            interpolate(part, scale_factor=2, mode="bilinear")[..., :height, :width]
+            for part in (disparity, certainty)
+        )
+        return disparity, certainty
 
 
 def max_disparity(net: nn.Module) -> float | None:
@@ -92,21 +135,17 @@ def max_disparity(net: nn.Module) -> float | None:
     return {**model_info(architecture["name"]).defaults, **architecture}.get("max_disparity")
 
 
-def guidance(net: Any, left: Tensor, right: Tensor, scored: bool) -> tuple[Tensor, Tensor]:
+def guidance(
+    disparity: Tensor, certainty: Tensor, left: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
     """What `DisparityFusion` fuses, (B, 3, H, W) and (B, 6, H, W): see its arguments.
 
     Args:
-        net: a stereo network.
+        disparity: (B, 1, H, W), pixels, to be weighed against what semi-global matching finds.
+        certainty: the same shape, 0 to 1.
         left: (B, 3, H, W), RGB in [0, 1].
         right: the same shape.
-        scored: whether its `predict` also gives its certainty.
     """
-    with torch.autocast(left.device.type, enabled=False):  # it is to be as exact as it will be
-        if scored:
-            disparity, certainty = (part.float() for part in net.predict(left, right))
-        else:
-            disparity = net(left, right)[:, :1].float()
-            certainty = torch.zeros_like(disparity)
     found = [
         semi_global_matching(first, second, disparities=_range(seen), fill=False)
         for first, second, seen in zip(left, right, disparity, strict=True)

@@ -2,7 +2,7 @@
 
 Example:
     >>> sequence = open_sequence("left.mp4", "right.mp4")
-    >>> report = stream(vizoo.StereoPredictor(guided=False), sequence, "result")
+    >>> report = stream(vizoo.StereoPredictor(), sequence, "result")
     >>> report.files, report.frames, report.rate
 """
 
@@ -248,7 +248,7 @@ def _largest(predictor: StereoPredictor, frame: StereoFrame, scale: float) -> li
     left, right = (reduced(as_image(view), scale) for view in (frame.left, frame.right))
     if left.shape[2] < _NARROW:
         return []
-    seen = predictor.maps(left, right)[0].flatten().quantile(_NEARLY_ALL)
+    seen = predictor.alone(left, right).flatten().quantile(_NEARLY_ALL)
     return [float(seen) * frame.left.shape[1] / left.shape[2]]
 
 

@@ -19,7 +19,7 @@ from ..vision.hub.create import load_network
 from ..vision.io.disparity import PNG_MOST, write_disparity
 from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
-from .guided import guidance
+from .guided import Guided, guidance
 from .losses import fusion_loss, matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
@@ -160,7 +160,9 @@ class StereoTask(_DisparityTask):
 
 
 class FusionTask(_DisparityTask):
-    """Trains what fuses a network's disparity with that of semi-global matching.
+    """Trains what fuses a network's disparity with that of semi-global matching, see `Guided`.
+
+    One step of three fuses as at half of the size, the others fuse what that gives.
 
     Args:
         model: name of a fusion network.
@@ -195,8 +197,9 @@ class FusionTask(_DisparityTask):
 
     def outputs(self, batch: dict[str, Tensor]) -> Tensor:
         """Disparity (B, 1, H, W)."""
-        claims, hints = self._guidance(batch, any_subnet=self.global_step % 2 == 1)
-        if self.global_step % 8 < 2:  # there are networks that do not say how sure they are
+        step = self.global_step
+        claims, hints = self._guidance(batch, any_subnet=step % 2 == 1, fine=step % 3 > 0)
+        if step % 8 < 2:  # there are networks that do not say how sure they are
             hints[:, 0] = 0
         return self.net(batch["left"], batch["right"], claims, hints)
 
@@ -210,14 +213,21 @@ class FusionTask(_DisparityTask):
 
     @torch.no_grad()
     def _guidance(
-        self, batch: dict[str, Tensor], any_subnet: bool = False
+        self, batch: dict[str, Tensor], any_subnet: bool = False, fine: bool = True
     ) -> tuple[Tensor, Tensor]:
+        """What is fused: at the pair's own size, or, if not `fine`, as at half of the size."""
         left, right = batch["left"].float(), batch["right"].float()
         net = self._stereo[0].to(left.device)
         if len(space := search_space(net)):
             drawn = self._sampler.subnets(space, self.global_step)[0]
             activate(net, drawn if any_subnet else space.largest())
-        return guidance(net, left, right, getattr(net, "scored", False))
+        guided = Guided(net, self.net)
+        if fine:
+            disparity, certainty = guided.coarse(left, right)
+            certainty = torch.zeros_like(certainty)
+        else:
+            disparity, certainty = guided.claimed(left, right)
+        return guidance(disparity, certainty, left, right)
 
 
 class DisparityWriter(BasePredictionWriter):

@@ -37,7 +37,9 @@ def tiles(
         margin: columns that a tile needs beside it on the left.
     """
     down = across = 1
-    while pixels is not None and _extent(height, down) * (_extent(width, across) + margin) > pixels:
+    while pixels is not None and (
+        _extent(height, down) * min(width, _extent(width, across) + margin) > pixels
+    ):
         wider = width / across >= height / down
         if (width / (across + 1) if wider else height / (down + 1)) < 2 * _OVERLAP:
             break  # smaller ones would be overlap alone
@@ -51,7 +53,7 @@ def tiles(
 
 def least_pixels(height: int, width: int, margin: int) -> int:
     """How many pixels the smallest tile of a picture has, its margin included."""
-    return min(height, 4 * _OVERLAP + 2) * (min(width, 4 * _OVERLAP + 2) + margin)
+    return min(height, 4 * _OVERLAP + 2) * min(width, 4 * _OVERLAP + 2 + margin)
 
 
 def offsets(coarse: Tensor, reach: float) -> Iterator[tuple[int, Tensor]]:
@@ -100,7 +102,8 @@ def refine(
     height, width = coarse.shape[1:]
     total, weights = torch.zeros_like(coarse), torch.zeros_like(coarse[0])
     tolerance = _AGREE / scale + 1
-    margin = math.ceil(float(_quantile(coarse[0])) if reach is None else reach)
+    most = float(_quantile(coarse[0]))
+    margin = math.ceil(most if reach is None else min(reach, most + _HALO))
     for rows, columns, fade in tiles(height, width, pixels, margin):
         part = coarse[0, rows, columns]
         moves = [(0, torch.ones_like(part))] if reach is None else offsets(part, reach)

@@ -185,9 +185,13 @@ def show_all(
     )
     findings = []
     for network, predictor, found in zip(networks, predictors, known, strict=True):
-        nets = [network.net, *([create_model(FUSION)] if predictor.guided else [])]
-        parts = [count(net, *example_inputs(net, *sample.size, device="meta")) for net in nets]
-        costs = sum(p.parameters for p in parts), sum(p.macs for p in parts)
+        runs = [(network.net, sample.size)]
+        if predictor.guided:  # both at half of the size, then the fusion at the pair's own
+            height, width = sample.size
+            half, fusion = ((height + 1) // 2, (width + 1) // 2), create_model(FUSION)
+            runs = [(network.net, half), (fusion, half), (fusion, sample.size)]
+        parts = [count(net, *example_inputs(net, *size, device="meta")) for net, size in runs]
+        costs = sum(p.parameters for p in parts[:2]), sum(p.macs for p in parts)
         findings.append(
             Finding(network.name, *found, network.weights, network.architecture, *costs)
         )

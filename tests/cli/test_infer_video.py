@@ -25,7 +25,7 @@ from trainers import Forked
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.datasets.stereo.rigs import write_rig
-from vizoo.stereo import captures, infer, streaming
+from vizoo.stereo import DEFAULT_MODEL, captures, infer, streaming
 from vizoo.vision.io.images import read_pixels, write_image
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -76,6 +76,18 @@ def test_two_videos(scene, capsys):
     assert item["name"] == "left" and item["size"] == [48, 80] and item["frames"] == 6
     assert (item["left"], item["right"]) == ("left.mp4", "right.mp4")
     assert item["files"] == ["out/left_disparity.mp4"] and item["warnings"] == []
+
+
+def test_guided_as_pairs_are(scene, capsys):
+    words = ["left.mp4", "right.mp4", "--frames", "2", "--json", "--model"]
+    for more, guided in (
+        ([DEFAULT_MODEL], True),
+        ([DEFAULT_MODEL, "--no-guided"], False),
+        (["stand-in"], False),
+        (["stand-in", "--guided"], True),
+    ):
+        assert call(*words, *more) == 0
+        assert json.loads(capsys.readouterr().out)["guided"] is guided
 
 
 def test_all_options(scene, capsys):

@@ -8,6 +8,7 @@ import torch
 from network_tester import NetworkTester, slow
 from stereo_fixtures import BlockMatcher
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from trainers import quiet_trainer
 
@@ -38,14 +39,16 @@ class TestDisparityFusion(NetworkTester):
 
 
 class Given(nn.Module):
-    """Says what it is told to."""
+    """Says what it is told to, at the size of what it sees."""
 
     def __init__(self, disparity):
         super().__init__()
         self.disparity = nn.Buffer(disparity)
 
     def forward(self, left, right):
-        return self.disparity.expand(len(left), -1, -1, -1)
+        size = left.shape[-2:]
+        scale = size[1] / self.disparity.shape[-1]
+        return scale * F.interpolate(self.disparity, size).expand(len(left), -1, -1, -1)
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +80,89 @@ def test_what_stands_behind_something_nearer_is_hidden():
     assert outside[0, 0, 0].tolist() == [0.75, 0.5, 0.25, *[0] * 17]
 
 
+class Slope(nn.Module):
+    """What a pair of this width would have whose disparity is 20 px and a tenth of the column."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.width = width
+
+    def forward(self, left, right):
+        height, width = left.shape[-2:]
+        scale = 0.5 if width < self.width else 1
+        column = (torch.arange(width) + 0.5) / scale - 0.5
+        return (scale * (20 + column / 10)).expand(len(left), 1, height, width)
+
+
+class First(nn.Module):
+    """Fuses nothing: the network's disparity."""
+
+    def forward(self, left, right, claims, hints):
+        return claims[:, :1]
+
+
+@pytest.mark.parametrize("size", [(64, 128), (65, 127), (17, 19)])
+def test_what_is_found_at_half_of_the_size_lies_where_it_was_seen(size):
+    """Enlarged, disparities are those of the pair's own size at its own places."""
+    views = torch.rand(2, 2, 3, *size)
+    net = Slope(size[1])
+    disparity, certainty = Guided(net, First()).coarse(*views)
+    inner = slice(1, size[1] - 2)  # nothing is known beyond the middle of a coarse pixel
+    wanted = net(*views)[..., inner].expand(-1, -1, size[0], -1)
+    torch.testing.assert_close(disparity[..., inner], wanted, atol=1e-3, rtol=0)
+    assert disparity.shape == certainty.shape == (2, 1, *size) and not certainty.any()
+
+
+def test_the_network_is_as_sure_as_it_was_and_the_fine_fusion_is_not_told(scene, scaled):
+    told = []
+
+    class Spy(First):
+        def forward(self, left, right, claims, hints):
+            told.append((left.shape[-2:], bool(hints[:, 0].any())))
+            return super().forward(left, right, claims, hints)
+
+    with torch.inference_mode():
+        _, certainty = Guided(scaled, Spy()).eval().predict(*views_of(scene))
+    assert told == [((64, 128), True), ((128, 256), False)]
+    assert certainty.shape == (1, 1, 128, 256) and 0 < certainty.min() < certainty.max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (torch.rand(1, 3, 63, 127), r"one shape, not \(1, 3, 64, 128\) and \(1, 3, 63, 127\)"),
+        (torch.zeros(1, 3, 64, 128, dtype=torch.uint8), "images"),
+    ],
+)
+def test_views_are_checked_before_they_are_halved(other, told):
+    with pytest.raises(ValueError, match=told):
+        Guided(Slope(128), First())(torch.rand(1, 3, 64, 128), other)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 40), (8, 8)])
+def test_the_network_never_sees_less_than_eight_pixels(size):
+    seen = []
+
+    class Spy(Slope):
+        def forward(self, left, right):
+            seen.append(min(left.shape[-2:]))
+            return super().forward(left, right)
+
+    with torch.inference_mode():
+        assert Guided(Spy(size[1]), First())(*torch.rand(2, 1, 3, *size)).shape == (1, 1, *size)
+    assert seen == [8]
+
+
+def test_a_look_for_near_things_is_the_networks_alone(scene, scaled):
+    """Guided, it would see but half of the small copy."""
+    views = scene["left"], scene["right"]
+    alone, guided = (vizoo.StereoPredictor(scaled, "cpu", guided=g) for g in (False, True))
+    assert guided.alone(*views).equal(alone.alone(*views))
+    assert alone.alone(*views).equal(alone.maps(*views)[:1])
+    assert guided._largest(*views, alone.reach) == alone._largest(*views, alone.reach)
+    assert guided._reached(*views, 1.0, True, None, False) == 1
+
+
 def test_what_is_off_by_a_few_pixels_is_put_right(scene):
     truth, known = scene["disparity"][None], scene["valid"][None]
     wrong = truth.clone()
@@ -99,11 +185,12 @@ def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypat
         return torch.zeros(left.shape[1:]).numpy()
 
     monkeypatch.setattr("vizoo.stereo.guided.semi_global_matching", matching)
-    net = Given(torch.linspace(0, largest, 6000).view(1, 1, 60, 100))
-    claims, hints = guidance(net, *torch.rand(2, 1, 3, 60, 100), False)
+    disparity = torch.linspace(0, largest, 6000).view(1, 1, 60, 100)
+    views = torch.rand(2, 1, 3, 60, 100)
+    claims, hints = guidance(*Guided(Given(disparity)).claimed(*views), *views)
     assert seen == [searched]
     # Nothing is matched: the network's disparity stands for it, and all is a hole.
-    assert claims.equal(net.disparity.expand(-1, 3, -1, -1))
+    assert claims.equal(disparity.expand(-1, 3, -1, -1))
     assert not hints[:, 0].any() and hints[:, 1].all()
 
 
@@ -167,23 +254,28 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     (net,), seen, outputs = task._stereo, [], task.net.forward
 
     def spy(left, right, claims, hints):
-        seen.append((active(net) == search_space(net).largest(), bool(hints[:, 0].any())))
+        largest = active(net) == search_space(net).largest()
+        seen.append((left.shape[-1], largest, bool(hints[:, 0].any())))
         return outputs(left, right, claims, hints)
 
     task.net.forward = spy
     before = {name: value.clone() for name, value in net.state_dict().items()}
     scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
-    losses = [task.loss(task.outputs(batch), batch).item()]
+    losses = [task.loss(*task.predictions(batch), batch).item()]
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear()
     trainer.fit(task, DataLoader(scenes, 2))
-    losses.append(task.loss(task.outputs(batch), batch).item())
+    losses.append(task.loss(*task.predictions(batch), batch).item())
     assert losses[1] < 0.9 * losses[0]
     # The largest subnet and any by turns, and without its certainty at times.
-    assert all(largest for largest, _ in seen[:16:2])
-    assert not all(largest for largest, _ in seen[1:16:2])
-    assert [sure for _, sure in seen[:16]] == 2 * [False, False, *[True] * 6]
+    steps = [step for step in seen if step[0] == 128][:16]
+    assert all(largest for _, largest, _ in steps[::2])
+    assert not all(largest for _, largest, _ in steps[1::2])
+    sure = [place for place, (_, _, told) in enumerate(steps) if told]
+    assert sure == [3, 6, 12, 15]
+    # One step of three fuses at once, as at half of the size; the others fuse what that gives.
+    assert [width for width, _, _ in seen[:10]] == 2 * [128, 64, 128, 64, 128]
     assert all(value.equal(before[name]) for name, value in net.state_dict().items())
     assert all(name.startswith("net.") for name in task.state_dict() if "metrics" not in name)
     predicted = task.predict_step({**batch, "name": ["a", "b"]}, 0)
@@ -195,10 +287,8 @@ def test_a_guided_network_says_what_it_is_and_how_far_it_sees():
     guided = Guided(net)
     assert guided.architecture == {"name": "Guided", "net": net.architecture}
     alone, predictor = vizoo.StereoPredictor(net, "cpu"), vizoo.StereoPredictor(guided, "cpu")
-    assert predictor.max_disparity == alone.max_disparity == 192
-    assert predictor.reach == guided.reach == 1.2 * alone.reach
-    net.reach = 180
-    assert Guided(net).reach == vizoo.StereoPredictor(net, "cpu", guided=True).reach == 192
+    assert predictor.max_disparity == 2 * alone.max_disparity == 2 * 192
+    assert predictor.reach == guided.reach == 2 * alone.reach
     assert predictor.guided and predictor.net.net is not guided
     mine = BlockMatcher(32)
     mine.architecture = "one of my own"  # no settings of `create_model`'s

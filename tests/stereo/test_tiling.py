@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stereo_fixtures import BlockMatcher, pair_of
 
 import vizoo
-from vizoo.stereo.tiling import offsets, refine, tiles
+from vizoo.stereo.tiling import least_pixels, offsets, refine, tiles
 
 
 def slope(height=160, width=480, low=10.0, high=36.0):
@@ -37,6 +37,22 @@ def test_tiles_fit_into_memory():
         for rows, columns, _ in tiles(6000, 8000, 1_000_000, 96)
     ]
     assert max(sizes) <= 1_000_000 and len(sizes) < 120
+
+
+def test_tiles_take_in_no_more_than_is_needed():
+    """Beside them, what was found and a little; never more than the picture."""
+    sizes = {60: [], 300: []}
+    for reach, seen in sizes.items():
+
+        def match(left, right, seen=seen):
+            seen.append(left.shape[1:])
+            return torch.full((1, *left.shape[1:]), 10.0)
+
+        coarse = torch.full((1, 400, 900), 10.0)
+        refine(match, *torch.rand(2, 3, 400, 900), coarse, 0.5, reach, 120_000)
+    assert sizes[60] == sizes[300] and len(sizes[60]) >= 4
+    assert max(height * width for height, width in sizes[60]) <= 120_000
+    assert least_pixels(400, 250, 300) == 258 * 250 < least_pixels(400, 900, 300) == 258 * 558
 
 
 @given(st.floats(0, 300), st.integers(4, 200))
