@@ -27,7 +27,7 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
         "--guided",
         action=argparse.BooleanOptionalAction,
         help="fuse what the network finds at half of the size with semi-global matching: more "
-        "accurate, and farther "
+        "accurate, sees twice as far, mostly slower "
         f"(default: only {DEFAULT_MODEL}, by that very name, is guided)",
     )
     parser.add_argument(

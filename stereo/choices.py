@@ -49,6 +49,13 @@ class Network(StereoPredictor):
 
     seconds = 0.0
 
+    def alone(self, left: Tensor, right: Tensor) -> Tensor:
+        """As `StereoPredictor.alone`."""
+        start, before = time.perf_counter(), self.seconds
+        disparity = super().alone(left, right)
+        self.seconds = before + time.perf_counter() - start  # once, also where `maps` is called
+        return disparity
+
     def maps(self, left: Tensor, right: Tensor) -> Tensor:
         """As `StereoPredictor.maps`."""
         start = time.perf_counter()

@@ -70,9 +70,9 @@ class StereoPredictor:
             (float32 alone), for which it is exported once, or ``auto``, the fastest of those that
             are installed, see `vizoo.vision.runtimes.Fastest`.
         guided: fuse what the network finds with semi-global matching, see `Guided`: more accurate,
-            above all to a fraction of a pixel and at edges, and farther. The network works at half
-            of the size, so it takes little longer, or less time. None: the default model is,
-            others are not.
+            above all to a fraction of a pixel and at edges, and farther. The default takes half as
+            much time again, a small network several times as much. None: the default model is,
+            others are not; a `Guided` always is.
 
     Attributes:
         guided: whether it is.
@@ -105,10 +105,9 @@ class StereoPredictor:
         exported = ExportedNetwork(model, "stereo", *how) if is_exported(model) else None
         net: Any = exported or load_network(model, "stereo")
         self.guided = model == DEFAULT_MODEL if guided is None else guided
-        fusion = None
+        self._scored, fusion = getattr(net, "scored", False), None
         if isinstance(net, Guided):
-            self.guided, net, fusion = True, net.net, net.fusion
-        self._scored = getattr(net, "scored", False)
+            self.guided, self._scored, net, fusion = True, net.scored, net.net, net.fusion
         self.net: nn.Module = exported or prepared(net, *how)
         if self.guided:
             fusion = fusion or load_network(FUSION, "stereo-fusion")

@@ -225,7 +225,9 @@ def disparities(
                     result = predictor(frame.left, frame.right, check=False, **how)
                     disparity, sure = result.disparity, result.confidence
                     if settled.reach is not None and (count < _LOOKS or count % _LOOKS == 0):
-                        report.largest += _largest(predictor, frame, settled.result.scale / 2)
+                        smaller = 2 * (1 + predictor.guided)  # alone a network sees half as far
+                        scale = settled.result.scale / smaller
+                        report.largest += _largest(predictor, frame, scale)
                 except ValueError as error:
                     failed, reason = failed + 1, reason or f"frame {frame.name}: {error}"
                     disparity, sure = np.zeros(size[:2], np.float32), None

@@ -203,6 +203,8 @@ def test_the_faster_form_and_the_predictor_give_the_same(scene, scaled):
     predictor = vizoo.StereoPredictor(scaled, "cpu", guided=True)
     maps = predictor.maps(scene["left"], scene["right"])
     torch.testing.assert_close(maps, torch.cat((plain, certainty), 1)[0], rtol=1e-3, atol=2e-2)
+    silent = vizoo.StereoPredictor(Guided(scaled, scored=False), "cpu")
+    assert silent.maps(scene["left"], scene["right"]).shape == (1, 128, 256)
 
 
 def test_bfloat16_keeps_fractions_of_a_pixel(scene):
