@@ -21,9 +21,9 @@ DISPARITY_FUSION = {
         },
         command="python -m benchmarks.stereo_transfer --data DIR easnet_scaled",
         training="5,750 steps of vizoo fit --config stereo/disparity_fusion_world.yaml at one "
-        "size, 4,500 of which two thirds go from coarse to fine, then the mean of 5,250 as the "
-        "configuration has them and of 2,800 in another order; rates of 3e-3 at first, then of "
-        "at most 1.5e-3, that fall to zero (the last: to a tenth)",
+        "size; then 4,500, of which two thirds go from coarse to fine; then the mean of 5,250 as "
+        "the configuration has them and of 2,800 in another order; rates of 3e-3 at first, then "
+        "of at most 1.5e-3, that fall to zero (the last: to a tenth)",
     )
 }
 

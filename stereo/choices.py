@@ -49,19 +49,11 @@ class Network(StereoPredictor):
 
     seconds = 0.0
 
-    def alone(self, left: Tensor, right: Tensor) -> Tensor:
-        """As `StereoPredictor.alone`."""
-        start, before = time.perf_counter(), self.seconds
-        disparity = super().alone(left, right)
-        self.seconds = before + time.perf_counter() - start  # once, also where `maps` is called
-        return disparity
-
-    def maps(self, left: Tensor, right: Tensor) -> Tensor:
-        """As `StereoPredictor.maps`."""
+    def _run(self, call: Callable[..., tuple[Tensor, ...]], left: Tensor, right: Tensor) -> Tensor:
         start = time.perf_counter()
-        result = super().maps(left, right)
+        maps = super()._run(call, left, right)
         self.seconds += time.perf_counter() - start
-        return result
+        return maps
 
 
 class Choices:

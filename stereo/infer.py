@@ -12,6 +12,7 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -249,21 +250,23 @@ class StereoPredictor:
             (1, H, W), the disparity; of a network that scores its candidates (2, H, W), with the
             share of all chances that lies in the peak, guided at half of the size.
         """
-        views = [view[None].to(self.device) for view in (left, right)]
         net: Any = self.net
-        parts = net.predict(*views) if self._scored else (net(*views)[:, :1],)
-        maps = torch.cat([part.float().cpu() for part in parts], 1)[0]
-        check_prediction(maps, dtype=self.dtype)
-        return maps
+        call = net.predict if self._scored else lambda *views: (net(*views)[:, :1],)
+        return self._run(call, left, right)
 
     @torch.inference_mode()
     def alone(self, left: Tensor, right: Tensor) -> Tensor:
         """The disparity, (1, H, W), that the network finds without guidance; see `maps`."""
         if not isinstance(self.net, Guided):
             return self.maps(left, right)[:1]
-        disparity, _ = self.net.claimed(*(view[None].to(self.device) for view in (left, right)))
-        check_prediction(disparity, dtype=self.dtype)
-        return disparity[0].float().cpu()
+        return self._run(self.net.claimed, left, right)[:1]
+
+    def _run(self, call: Callable[..., tuple[Tensor, ...]], left: Tensor, right: Tensor) -> Tensor:
+        """What a network gives for two views, (C, H, W) float32 on the CPU, checked."""
+        parts = call(*(view[None].to(self.device) for view in (left, right)))
+        maps = torch.cat([part.float().cpu() for part in parts], 1)[0]
+        check_prediction(maps, dtype=self.dtype)
+        return maps
 
     def _infer(
         self, left: Tensor, right: Tensor, start: float, whole: float, pixels: int | None
