@@ -67,9 +67,9 @@ pip=$!
 ticks=0
 said=
 while kill -0 "$pip" 2>/dev/null; do
-    sleep 1
+    sleep 0.2
     ticks=$((ticks + 1))
-    [ $((ticks % every)) = 0 ] || continue
+    [ $((ticks % (5 * every))) = 0 ] || continue
     # A line is slow, or a server does not answer: pip says so in its last words.
     words=$(tail -n 1 "$log")
     [ "$words" != "$said" ] || words=
