@@ -29,7 +29,7 @@ from .training import test, train
 
 _Tell = Callable[[str], None]
 
-_SEED = 42
+_SEED = 51
 
 
 def show_pair(
