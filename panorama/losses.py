@@ -12,7 +12,7 @@ from ..datasets.files import check_choice
 from ..vision.layers import check_truth
 from .mesh import kept, level_of, spherical_mesh
 
-__all__ = ["berhu_loss", "coarsen_depth", "multiscale_loss", "solid_angles"]
+__all__ = ["berhu_loss", "coarsen_depth", "multiscale_loss", "shifted", "solid_angles"]
 
 
 def berhu_loss(
@@ -120,6 +120,21 @@ def multiscale_loss(
                 output, depth, valid, threshold=threshold, adaptive=adaptive, weights=sizes
             )
     return total
+
+
+def shifted(outputs: Sequence[Tensor], depth: Tensor, valid: Tensor) -> list[Tensor]:
+    """Outputs with the truth's mean: of logarithms, depths that have the truth's scale.
+
+    Args:
+        outputs: (N, F_i), finest first; each picture's are shifted by what its finest differ by.
+        depth: the truth, (N, F), at the first output's level or a finer one.
+        valid: where it is known, (N, F) bool.
+    """
+    while depth.shape[1] > outputs[0].shape[1]:
+        depth, valid = coarsen_depth(depth, valid)
+    difference = torch.where(valid, depth - outputs[0], 0).sum(1, keepdim=True)
+    shift = difference / valid.sum(1, keepdim=True).clamp(min=1)
+    return [output + shift for output in outputs]
 
 
 def solid_angles(level: int, device: torch.device | str = "cpu") -> Tensor:

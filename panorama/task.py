@@ -1,12 +1,14 @@
 """Training and evaluation of panorama depth networks.
 
 The recipe of SphereDepth is not published: the losses are those of SphereFusion (Yan et al., 3DV
-2025, by the same authors) and UniFuse (Jiang et al., RA-L 2021), and one of relative errors, ours.
+2025, by the same authors) and UniFuse (Jiang et al., RA-L 2021), and one of relative errors, ours;
+that it may leave the scale free is from Eigen et al., NeurIPS 2014.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +18,7 @@ from torch import Tensor
 from ..datasets.files import check_choice
 from ..vision.training import NetworkTask
 from ..vision.viz.colour import depth_panels
-from .losses import multiscale_loss
+from .losses import multiscale_loss, shifted
 from .mesh import level_of
 from .metrics import PanoramaMetrics
 from .sampling import face_labels
@@ -42,6 +44,8 @@ class PanoramaTask(NetworkTask):
             the largest error in the batch; or of the depths' logarithms, `log`, so that errors
             count relative to the depth.
         loss_threshold: that threshold or share; of logarithms 0.2 is an error of 22 %.
+        scale_free: share of the loss, 0 to 1, for which each picture's scale is set to the truth's,
+            since a picture hardly shows it; with `log` alone.
         loss_weight: `face` counts all faces alike, `solid_angle` by their size on the sphere.
         scale_weights: of the outputs, finest first; a weight of 0 leaves one out.
         optimizer: any name that `timm.optim` knows.
@@ -63,6 +67,7 @@ class PanoramaTask(NetworkTask):
         *,
         loss: Literal["fixed", "adaptive", "log"] = "fixed",
         loss_threshold: float = 0.2,
+        scale_free: float = 0.0,
         loss_weight: Literal["face", "solid_angle"] = "face",
         scale_weights: list[float] | None = None,
         optimizer: str = "adamw",
@@ -73,6 +78,10 @@ class PanoramaTask(NetworkTask):
         check_choice("loss_weight", loss_weight, ("face", "solid_angle"))
         if loss_threshold <= 0:
             raise ValueError(f"loss_threshold must be above 0, not {loss_threshold}")
+        if not 0 <= scale_free <= (1 if loss == "log" else 0):
+            raise ValueError(
+                f"scale_free must be 0 to 1, and 0 unless loss is log, not {scale_free}"
+            )
         super().__init__(model, model_args, optimizer=optimizer, **training)
         self.scale_weights = scale_weights or [1, 1 / 2, 1 / 4, 1 / 8]
         self.val_metrics = PanoramaMetrics(max_depth=metric_max_depth)
@@ -109,15 +118,18 @@ class PanoramaTask(NetworkTask):
         if self.hparams.loss == "log":
             outputs = [(output.float() + _NEAREST).log() for output in outputs]
             depth = torch.where(valid, depth + _NEAREST, 1).log()
-        return multiscale_loss(
-            outputs,
-            depth,
-            valid,
-            self.scale_weights,
+        loss = partial(
+            multiscale_loss,
+            depth=depth,
+            valid=valid,
+            scale_weights=self.scale_weights,
             threshold=self.hparams.loss_threshold,
             adaptive=self.hparams.loss == "adaptive",
             weight=self.hparams.loss_weight,
         )
+        if not (free := self.hparams.scale_free):
+            return loss(outputs)
+        return (1 - free) * loss(outputs) + free * loss(shifted(outputs, depth, valid))
 
     def picture(self, batch: dict[str, Any], depth: Tensor) -> np.ndarray:
         """The first sample's `depth_comparison`."""

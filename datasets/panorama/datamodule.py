@@ -19,8 +19,9 @@ class PanoramaDataModule(MixedDataModule):
 
     Args:
         augmentation: ``none``, or ``sphere``: any turn about the vertical, mirrored half of the
-            time, other colours half of the time.
-        tilt: the largest angle in degrees by which ``sphere`` also tilts the vertical.
+            time, other colours half of the time; or ``strong``: the same in light and colours that
+            have little to do with the picture's.
+        tilt: the largest angle in degrees by which both also tilt the vertical.
         common: see `MixedDataModule`.
 
     Raises:
@@ -29,6 +30,7 @@ class PanoramaDataModule(MixedDataModule):
     """
 
     def __init__(self, *, augmentation: str = "sphere", tilt: float = 0.0, **common: Any) -> None:
-        check_choice("augmentation", augmentation, ("none", "sphere"))
-        augment = SphereAugmentation(tilt) if augmentation == "sphere" else None
+        check_choice("augmentation", augmentation, ("none", "sphere", "strong"))
+        strong = augmentation == "strong"
+        augment = None if augmentation == "none" else SphereAugmentation(tilt, strong)
         super().__init__(augment=augment, **common)

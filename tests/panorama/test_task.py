@@ -45,6 +45,8 @@ def batch():
         ({"loss": "l1"}, "loss 'l1' is none of fixed, adaptive, log"),
         ({"loss_weight": "pixel"}, "loss_weight 'pixel'"),
         ({"loss_threshold": 0.0}, "loss_threshold must be above 0"),
+        ({"scale_free": 0.5}, "scale_free must be 0 to 1, and 0 unless loss is log, not 0.5"),
+        ({"loss": "log", "scale_free": 1.5}, "scale_free must be 0 to 1"),
     ],
 )
 def test_wrong_settings(settings, message):
@@ -53,7 +55,14 @@ def test_wrong_settings(settings, message):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"loss": "adaptive"}, {"loss": "log"}, {"loss_weight": "solid_angle"}]
+    "settings",
+    [
+        {},
+        {"loss": "adaptive"},
+        {"loss": "log"},
+        {"loss": "log", "scale_free": 0.5},
+        {"loss_weight": "solid_angle"},
+    ],
 )
 def test_training_lowers_the_loss(batch, settings):
     torch.manual_seed(0)
@@ -69,15 +78,18 @@ def test_training_lowers_the_loss(batch, settings):
     assert losses[-1] < 0.7 * losses[0]
 
 
-@pytest.mark.parametrize("loss", ["fixed", "adaptive", "log"])
-def test_what_is_not_valid_touches_nothing(batch, loss):
+@pytest.mark.parametrize(
+    "settings",
+    [{"loss": "fixed"}, {"loss": "adaptive"}, {"loss": "log"}, {"loss": "log", "scale_free": 0.5}],
+)
+def test_what_is_not_valid_touches_nothing(batch, settings):
     """Neither the loss, nor a gradient, nor a metric."""
     torch.manual_seed(0)
     valid = torch.rand(batch["depth"].shape) > 0.3
     found = []
     for planted in (0.0, float("nan"), float("inf"), -1e30):
         torch.manual_seed(1)
-        task = _task(loss=loss)
+        task = _task(**settings)
         spoilt = {**batch, "valid": valid, "depth": torch.where(valid, batch["depth"], planted)}
         value = task.loss(task.outputs(spoilt), spoilt)
         value.backward()
@@ -96,6 +108,21 @@ def test_the_loss_of_logarithms_knows_no_scale(batch):
     scaled = task.loss([3 * output for output in outputs], larger)
     torch.testing.assert_close(scaled, loss, rtol=0.02, atol=0)  # but for a centimetre
     assert task.loss(outputs, larger) > 1.1 * loss or task.loss(outputs, larger) < 0.9 * loss
+
+
+def test_a_loss_may_leave_the_scale_free(batch):
+    """Each picture's own; to a share of it the scale counts."""
+    scales = torch.tensor([[3.0], [0.5]])
+    outputs = [output.detach() for output in _task().outputs(batch)]
+    scaled = [scales * output for output in outputs]
+    free, half = _task(loss="log", scale_free=1.0), _task(loss="log", scale_free=0.5)
+    torch.testing.assert_close(
+        free.loss(scaled, batch), free.loss(outputs, batch), rtol=0.02, atol=0
+    )
+    counted = _task(loss="log")
+    for each in (outputs, scaled):
+        mean = (free.loss(each, batch) + counted.loss(each, batch)) / 2
+        torch.testing.assert_close(half.loss(each, batch), mean)
 
 
 def test_the_loss_of_logarithms_reaches_a_depth_of_zero(batch):

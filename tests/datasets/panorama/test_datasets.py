@@ -62,10 +62,28 @@ def test_augmentation():
     assert min(seen) >= math.cos(math.radians(5)) - 1e-6 and min(seen) < 0.9999
     assert "rotation" not in sample
     assert PanoramaDataModule(augmentation="none").augment is None
-    with pytest.raises(ValueError, match="augmentation 'spin' is none of none, sphere"):
+    with pytest.raises(ValueError, match="augmentation 'spin' is none of none, sphere, strong"):
         PanoramaDataModule(augmentation="spin")
     with pytest.raises(ValueError, match="tilt 200"):
         PanoramaDataModule(tilt=200)
+
+
+def test_strong_augmentation():
+    """Other light and colours, the same for the same draws; never another depth or size."""
+    sample = WorldPanoramas(1, 16)[0]
+    change = PanoramaDataModule(augmentation="strong", tilt=5).augment
+    brightness, above = [], []
+    for seed in range(60):
+        changed = change(sample, torch.Generator().manual_seed(seed))
+        again = change(sample, torch.Generator().manual_seed(seed))
+        image = changed["image"]
+        assert torch.equal(image, again["image"]) and torch.equal(changed["depth"], sample["depth"])
+        assert image.shape == sample["image"].shape and image.dtype == torch.float32
+        assert 0 <= image.min() and image.max() <= 1 and not torch.equal(image, sample["image"])
+        brightness.append(image.mean().item())
+        above.append((image[:, :4].mean() / image[:, -4:].mean().clamp(min=0.01)).item())
+    assert min(brightness) < 0.3 and max(brightness) > 0.5
+    assert min(above) < 0.5 * np.median(above) and max(above) > 2 * np.median(above)
 
 
 @pytest.mark.parametrize("height", [8, 40, 48])
