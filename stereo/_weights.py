@@ -7,8 +7,8 @@ from ..vision.hub.record import WeightsRecord
 DISPARITY_FUSION = {
     "worlds": WeightsRecord(
         sources=("package:stereo/weights/disparity_fusion.safetensors",),
-        sha256="75f1e293adf2a3ba6ae5fb9a6a55975da2eaa97071d584ea3a94969e66277937",
-        size=412_456,
+        sha256="5ff83db2cf9e71a6e27ccdae36f8cc923a5f453c4cca19787b5faa32d3355f41",
+        size=418_640,
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
@@ -23,7 +23,7 @@ DISPARITY_FUSION = {
         training="5,750 steps of vizoo fit --config stereo/disparity_fusion_world.yaml at one "
         "size; then 4,500, of which two thirds go from coarse to fine; then the mean of 5,250 as "
         "the configuration has them and of 2,800 in another order; rates of 3e-3 at first, then "
-        "of at most 1.5e-3, that fall to zero (the last: to a tenth)",
+        "of at most 1.5e-3, that fall to zero (the last: to a tenth); then 1,500 of its odds alone",
     )
 }
 

@@ -2,10 +2,10 @@
 
 Four things tell, as far as they are there: whether both images look alike where the disparity
 puts them (normalised cross-correlation of 9x9 windows), whether neighbours have about the same
-disparity, how much of a network's matching scores lies in the peak it took, and whether the right
-image's own disparity agrees. A logistic function of their logarithms turns them into a chance; its
-coefficients are fitted on generated scenes (`python -m benchmarks.stereo_confidence --fit`), and
-anew for guided networks, which are right in places that the network alone doubts.
+disparity, how much of a network's matching scores lies in the peak it took (of a guided network:
+the chance that its fusion gives it), and whether the right image's own disparity agrees. A logistic
+function of their logarithms turns them into a chance; its coefficients are fitted on generated
+scenes (`python -m benchmarks.stereo_confidence --fit`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Coefficients(NamedTuple):
     constant: float
     alike: float  #: of log((1 + correlation) / 2)
     rough: float  #: of log(standard deviation of the disparity in a window + 0.01 px)
-    peak: float  #: of log(share of the chances in the peak)
+    peak: float  #: of log(odds of the peak), its share against that of all else
     agree: float  #: of log(difference of left and right + 0.01 px)
 
 
@@ -40,16 +40,14 @@ class Coefficients(NamedTuple):
 _FITTED = {
     (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
     (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
-    (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
-    (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
+    (True, False): Coefficients(-1.701, 0.262, -0.579, 0.624, 0.0),
+    (True, True): Coefficients(-1.468, 0.0, -0.431, 0.496, -0.402),
 }
 
-#: The same of guided networks.
+#: The same of guided networks, which always know the chance that they are right.
 _GUIDED = {
-    (False, False): Coefficients(0.414, 0.754, -0.721, 0.0, 0.0),
-    (False, True): Coefficients(-0.054, 0.098, -0.414, 0.0, -0.565),
-    (True, False): Coefficients(0.740, 0.542, -0.703, 1.294, 0.0),
-    (True, True): Coefficients(0.179, 0.059, -0.478, 0.644, -0.480),
+    (True, False): Coefficients(-0.073, 0.180, -0.293, 0.859, 0.0),
+    (True, True): Coefficients(-0.179, 0.0, -0.243, 0.628, -0.311),
 }
 
 
@@ -68,12 +66,12 @@ def confidence(
         left: (3, H, W), RGB in [0, 1].
         right: the same shape.
         disparity: (H, W), of the left image, pixels.
-        peak: (H, W), share of the chances that lies in the network's peak, 0 to 1, if it says.
+        peak: (H, W), share of the chances that lies in the network's peak, 0 to 1, if it says;
+            guided the chance that the disparity is right.
         difference: (H, W), of `left_right_difference`, if the right image was matched too.
         scale: of the images that were matched, against these: a matched pixel is 1 / scale of
             theirs.
-        guided: whether the disparity is that of `Guided`, and the peak still the network's, at half
-            of the size.
+        guided: whether disparity and peak are those of `Guided`.
     """
     fitted = _GUIDED if guided else _FITTED
     factors = fitted[peak is not None, difference is not None]
@@ -108,7 +106,7 @@ def evidence(
     if difference is not None:
         difference = ((scale * difference).clamp(max=_FARTHEST) + _LEAST).log()
     if peak is not None:
-        peak = peak.clamp(min=_LEAST).log()
+        peak = peak.clamp(_LEAST, 1 - _LEAST).logit()
     return (
         ((1 + alike) / 2).clamp(min=_LEAST).log(),
         (scale * rough + _LEAST).log(),

@@ -6,7 +6,7 @@ of a pixel, at the image's own size. Where they differ, how well the images agre
 holes of the second and the image's edges tell which is right; that is learned (after Poggi and
 Mattoccia, "Deep Stereo Fusion: Combining Multiple Disparity Hypotheses with Deep-Learning", 3DV
 2016). Every pixel is a convex combination of what is claimed for it, and then of itself and its
-eight neighbours.
+eight neighbours. The same layers tell how likely it is to be right.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ class DisparityFusion(nn.Module):
         self.up = nn.Conv2d(width, 4 * channels, 1)
         self.claims = nn.Conv2d(channels, 4 * _CLAIMS, 3, 1, 1)
         self.neighbours = nn.Conv2d(channels, 4 * 9, 3, 1, 1)
+        self.odds = nn.Sequential(
+            nn.Conv2d(channels, channels, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(channels, 4, 3, 1, 1),
+        )
         self.apply(initialize)
         for layer, first, logit in ((self.claims, 0, 2), (self.neighbours, 4, 3)):
             nn.init.normal_(layer.weight, 0, 0.01)
@@ -64,7 +69,22 @@ class DisparityFusion(nn.Module):
         return convert(copy.deepcopy(self).eval(), dtype)
 
     def forward(self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor) -> Tensor:
-        """Disparity (B, 1, H, W) of the left view, in pixels.
+        """Disparity (B, 1, H, W), see `forward_scored`."""
+        return self.forward_scored(left, right, claims, hints)[0]
+
+    def predict(
+        self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
+        disparity, odds = self.forward_scored(left, right, claims, hints)
+        return disparity, odds.sigmoid()
+
+    def forward_scored(
+        self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Disparity of the left view, pixels, and the logarithm of the odds that it is right.
+
+        Right is within a pixel of the truth. Both are (B, 1, H, W).
 
         Args:
             left: (B, 3, H, W), RGB in [0, 1].
@@ -95,12 +115,13 @@ class DisparityFusion(nn.Module):
         x = F.leaky_relu(self.stem(x), 0.2)
         around = self.blocks(F.leaky_relu(self.down(x), 0.2))
         x = F.leaky_relu(x + F.pixel_shuffle(self.up(around), 2), 0.2)
-        shares, neighbours = (
-            F.pixel_shuffle(layer(x), 2)[..., :height, :width].float()
-            for layer in (self.claims, self.neighbours)
+        # The odds change nothing of what the disparity comes of.
+        parts = self.claims(x), self.neighbours(x), self.odds(x.detach())
+        shares, neighbours, odds = (
+            F.pixel_shuffle(part, 2)[..., :height, :width].float() for part in parts
         )
         fused = (shares.softmax(1) * claims).sum(1, keepdim=True)
-        return convex_upsample(fused, neighbours, "replicate")
+        return convex_upsample(fused, neighbours, "replicate"), odds
 
     def example_inputs(
         self,

@@ -88,11 +88,11 @@ class Guided(nn.Module):
         return self.predict(left, right)[0]
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """Disparity, and the network's own certainty, 0 of one without, both (B, 1, H, W)."""
+        """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
         claims, hints = guidance(disparity, torch.zeros_like(certainty), left, right)
-        return self.fusion(left, right, claims, hints), certainty
+        return self.fusion.predict(left, right, claims, hints)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """The network's disparity and certainty, see `predict`, at the size of the views."""

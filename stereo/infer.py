@@ -106,14 +106,15 @@ class StereoPredictor:
         exported = ExportedNetwork(model, "stereo", *how) if is_exported(model) else None
         net: Any = exported or load_network(model, "stereo")
         self.guided = model == DEFAULT_MODEL if guided is None else guided
-        self._scored, fusion = getattr(net, "scored", False), None
+        scored, fusion = getattr(net, "scored", False), None
         if isinstance(net, Guided):
-            self.guided, self._scored, net, fusion = True, net.scored, net.net, net.fusion
+            self.guided, scored, net, fusion = True, net.scored, net.net, net.fusion
         self.net: nn.Module = exported or prepared(net, *how)
         if self.guided:
             fusion = fusion or load_network(FUSION, "stereo-fusion")
             fast = optimize(fusion.to(self.device), self.dtype)
-            self.net, net = (Guided(part, fast, self._scored) for part in (self.net, net))
+            self.net, net = (Guided(part, fast, scored) for part in (self.net, net))
+        self._scored = self.guided or scored
         self.runtime = runtime if exported is None else exported.runtime
         self._bytes: float | None = None
         self.max_disparity = max_disparity(net)
@@ -248,7 +249,7 @@ class StereoPredictor:
 
         Returns:
             (1, H, W), the disparity; of a network that scores its candidates (2, H, W), with the
-            share of all chances that lies in the peak, guided at half of the size.
+            share of all chances that lies in the peak; guided with the chance that it is right.
         """
         net: Any = self.net
         call = net.predict if self._scored else lambda *views: (net(*views)[:, :1],)

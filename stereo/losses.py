@@ -146,12 +146,15 @@ def matching_loss(
 
 
 def fusion_loss(
-    disparity: Tensor, truth: Tensor, valid: Tensor, max_disparity: float = 192.0
+    disparity: Tensor, odds: Tensor, truth: Tensor, valid: Tensor, max_disparity: float = 192.0
 ) -> Tensor:
     """What counts pixels that are wrong, and a little by how much: e / (1 + e) + 0.3 min(e, 20).
 
+    To that comes the cross-entropy of what is within a pixel.
+
     Args:
         disparity: predicted, (B, 1, H, W), pixels.
+        odds: (B, 1, H, W), logarithms of those that it is within a pixel of the truth.
         truth: (B, 1, H, W).
         valid: where it is known, (B, 1, H, W) bool.
         max_disparity: truth from here on is left out.
@@ -161,4 +164,7 @@ def fusion_loss(
     """
     kept = valid & (truth > 0) & (truth < max_disparity)
     error = torch.where(kept, (disparity.float() - truth).abs(), 0)
-    return (error / (1 + error) + 0.3 * error.clamp(max=20)).sum() / kept.sum().clamp(min=1)
+    wrong = error / (1 + error) + 0.3 * error.clamp(max=20)
+    right = (error < 1).float()
+    unsure = F.binary_cross_entropy_with_logits(odds.float(), right, reduction="none")
+    return torch.where(kept, wrong + unsure, 0).sum() / kept.sum().clamp(min=1)

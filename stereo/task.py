@@ -13,6 +13,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
 
+from ..common.layers import evaluating
 from ..nas.supernet import activate, search_space
 from ..nas.training.sampling import UniformSampler
 from ..vision.hub.create import load_network
@@ -195,17 +196,18 @@ class FusionTask(_DisparityTask):
         self._stereo = (load_network(stereo, "stereo").requires_grad_(False),)
         self._sampler = UniformSampler()
 
-    def outputs(self, batch: dict[str, Tensor]) -> Tensor:
-        """Disparity (B, 1, H, W)."""
+    def outputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Disparity and odds, both (B, 1, H, W)."""
         step = self.global_step
         claims, hints = self._guidance(batch, any_subnet=step % 2 == 1, fine=step % 3 > 0)
         if step % 8 < 2:  # there are networks that do not say how sure they are
             hints[:, 0] = 0
-        return self.net(batch["left"], batch["right"], claims, hints)
+        return self.net.forward_scored(batch["left"], batch["right"], claims, hints)
 
-    def loss(self, outputs: Tensor, batch: dict[str, Tensor]) -> Tensor:
+    def loss(self, outputs: tuple[Tensor, Tensor], batch: dict[str, Tensor]) -> Tensor:
         """The loss of `outputs` against the ground truth."""
-        return fusion_loss(outputs, batch["disparity"], batch["valid"], self.hparams.max_disparity)
+        truth = batch["disparity"], batch["valid"]
+        return fusion_loss(*outputs, *truth, self.hparams.max_disparity)
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor]:
         """Disparity (B, 1, H, W)."""
@@ -223,7 +225,8 @@ class FusionTask(_DisparityTask):
             activate(net, drawn if any_subnet else space.largest())
         guided = Guided(net, self.net)
         if fine:
-            disparity, certainty = guided.coarse(left, right)
+            with evaluating(self.net):  # what comes out of it is to be what will
+                disparity, certainty = guided.coarse(left, right)
             certainty = torch.zeros_like(certainty)
         else:
             disparity, certainty = guided.claimed(left, right)

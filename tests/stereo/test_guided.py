@@ -21,20 +21,26 @@ from vizoo.stereo.guided import MATCHING_BYTES, Guided, guidance, hidden
 from vizoo.stereo.losses import fusion_loss
 from vizoo.stereo.task import FusionTask
 from vizoo.vision.inference import optimize
+from vizoo.vision.sparsification import ause
 
 
 class TestDisparityFusion(NetworkTester):
     name = "disparity_fusion"
-    parameters = 101_320
+    parameters = 102_788
 
     test_exports = slow(NetworkTester.test_exports)  # EASNet's has all of its operators
+
+    def trained_outputs(self, net):
+        return net.forward_scored(*self.inputs(net, batch=2))
 
     @pytest.mark.parametrize("size", [(65, 127), (40, 301), (1, 1)])
     def test_any_size_within_what_is_claimed(self, net, size):
         *views, claims, hints = self.inputs(net, *size)
         with torch.inference_mode():
             fused = net(*views, claims, hints)
-        assert fused.shape == (1, 1, *size)
+            again, chance = net.predict(*views, claims, hints)
+        assert fused.shape == chance.shape == (1, 1, *size) and fused.equal(again)
+        assert 0 <= chance.min() and chance.max() <= 1
         assert claims.min() - 1e-4 <= fused.min() and fused.max() <= claims.max() + 1e-4
 
 
@@ -95,10 +101,14 @@ class Slope(nn.Module):
 
 
 class First(nn.Module):
-    """Fuses nothing: the network's disparity."""
+    """Fuses nothing: the network's disparity, of which it is sure."""
 
     def forward(self, left, right, claims, hints):
         return claims[:, :1]
+
+    def predict(self, *given):
+        disparity = self(*given)
+        return disparity, torch.ones_like(disparity)
 
 
 @pytest.mark.parametrize("size", [(64, 128), (65, 127), (17, 19)])
@@ -113,7 +123,7 @@ def test_what_is_found_at_half_of_the_size_lies_where_it_was_seen(size):
     assert disparity.shape == certainty.shape == (2, 1, *size) and not certainty.any()
 
 
-def test_the_network_is_as_sure_as_it_was_and_the_fine_fusion_is_not_told(scene, scaled):
+def test_the_coarse_fusion_is_told_how_sure_the_network_is_and_the_fine_one_is_not(scene, scaled):
     told = []
 
     class Spy(First):
@@ -122,9 +132,20 @@ def test_the_network_is_as_sure_as_it_was_and_the_fine_fusion_is_not_told(scene,
             return super().forward(left, right, claims, hints)
 
     with torch.inference_mode():
-        _, certainty = Guided(scaled, Spy()).eval().predict(*views_of(scene))
+        _, chance = Guided(scaled, Spy()).eval().predict(*views_of(scene))
     assert told == [((64, 128), True), ((128, 256), False)]
-    assert certainty.shape == (1, 1, 128, 256) and 0 < certainty.min() < certainty.max() <= 1
+    assert chance.shape == (1, 1, 128, 256) and (chance == 1).all()
+
+
+def test_a_guided_network_knows_where_it_is_right(scene, scaled):
+    """Whether or not the network says so itself."""
+    truth, known = scene["disparity"][None], scene["valid"][None]
+    for net in (scaled, BlockMatcher(32)):
+        with torch.inference_mode():
+            disparity, chance = Guided(net).eval().predict(*views_of(scene))
+        error, chance = (disparity - truth).abs()[known], chance[known]
+        assert ause(error.clamp(max=10), chance) < 0.5
+        assert abs(chance.mean() - (error < 1).float().mean()) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -204,7 +225,7 @@ def test_the_faster_form_and_the_predictor_give_the_same(scene, scaled):
     maps = predictor.maps(scene["left"], scene["right"])
     torch.testing.assert_close(maps, torch.cat((plain, certainty), 1)[0], rtol=1e-3, atol=2e-2)
     silent = vizoo.StereoPredictor(Guided(scaled, scored=False), "cpu")
-    assert silent.maps(scene["left"], scene["right"]).shape == (1, 128, 256)
+    assert silent.maps(scene["left"], scene["right"]).shape == (2, 128, 256)
 
 
 def test_bfloat16_keeps_fractions_of_a_pixel(scene):
@@ -242,33 +263,41 @@ def test_the_default_is_guided_and_others_as_asked():
     assert vizoo.StereoPredictor("fadnet_plus_tiny", "cpu", guided=True).guided
 
 
-def test_the_loss_counts_wrong_pixels():
+def test_the_loss_counts_wrong_pixels_and_false_hopes():
     truth = torch.tensor([4.0, 4, 0, 200]).view(1, 1, 1, 4)
-    disparity = torch.tensor([5.0, 34, 9, 9]).view(1, 1, 1, 4)
-    loss = fusion_loss(disparity, truth, truth > 0)
-    assert loss.item() == pytest.approx((0.5 + 0.3 + 30 / 31 + 6) / 2)
-    assert fusion_loss(disparity, truth, truth < 0) == 0
+    disparity = torch.tensor([4.5, 34, 9, 9]).view(1, 1, 1, 4)
+    odds = torch.tensor([3.0, 1, 9, 9]).view(1, 1, 1, 4).log()  # chances of 3/4, 1/2, …
+    loss = fusion_loss(disparity, odds, truth, truth > 0)
+    unsure = -np.log(3 / 4) - np.log(1 / 2)
+    assert loss.item() == pytest.approx((1 / 3 + 0.15 + 30 / 31 + 6 + unsure) / 2)
+    assert fusion_loss(disparity, odds, truth, truth < 0) == 0
 
 
 def test_training_learns_and_leaves_the_network(tmp_path):
     torch.manual_seed(0)
     task = FusionTask(stereo="easnet_scaled.worlds", optimizer="adamw", lr=3e-3)
-    (net,), seen, outputs = task._stereo, [], task.net.forward
+    (net,), seen, outputs = task._stereo, [], task.net.forward_scored
 
     def spy(left, right, claims, hints):
         largest = active(net) == search_space(net).largest()
         seen.append((left.shape[-1], largest, bool(hints[:, 0].any())))
         return outputs(left, right, claims, hints)
 
-    task.net.forward = spy
+    task.net.forward_scored = spy
     before = {name: value.clone() for name, value in net.state_dict().items()}
     scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
-    losses = [task.loss(*task.predictions(batch), batch).item()]
+
+    def loss():
+        disparity, truth = *task.predictions(batch), batch["disparity"]
+        unsure = torch.zeros_like(truth)
+        return fusion_loss(disparity, unsure, truth, batch["valid"]).item() - np.log(2)
+
+    losses = [loss()]
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear()
     trainer.fit(task, DataLoader(scenes, 2))
-    losses.append(task.loss(*task.predictions(batch), batch).item())
+    losses.append(loss())
     assert losses[1] < 0.9 * losses[0]
     # The largest subnet and any by turns, and without its certainty at times.
     steps = [step for step in seen if step[0] == 128][:16]
