@@ -12,6 +12,7 @@ eight neighbours. The same layers tell how likely it is to be right.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -70,7 +71,7 @@ class DisparityFusion(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor) -> Tensor:
         """Disparity (B, 1, H, W), see `forward_scored`."""
-        return self.forward_scored(left, right, claims, hints)[0]
+        return self._fuse(left, right, claims, hints)[0]
 
     def predict(
         self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor
@@ -99,6 +100,14 @@ class DisparityFusion(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
+        disparity, x = self._fuse(left, right, claims, hints)
+        odds = self.odds(x.detach())  # what they learn changes no disparity
+        return disparity, _enlarged(odds, left.shape[-2:])
+
+    def _fuse(
+        self, left: Tensor, right: Tensor, claims: Tensor, hints: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Disparity, and the features at half of the size that it comes of."""
         check_pair(left, right)
         left, right = left - _GREY, right - _GREY
         own, filled = (
@@ -110,18 +119,15 @@ class DisparityFusion(nn.Module):
         seen += [difference / _DIFFERENCE for difference in (own, matched, filled)]
         seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
         seen.append(hints)
-        height, width = left.shape[-2:]
         x = _whole(torch.cat([part.to(self.stem.weight.dtype) for part in seen], 1), 4)
         x = F.leaky_relu(self.stem(x), 0.2)
         around = self.blocks(F.leaky_relu(self.down(x), 0.2))
         x = F.leaky_relu(x + F.pixel_shuffle(self.up(around), 2), 0.2)
-        # The odds change nothing of what the disparity comes of.
-        parts = self.claims(x), self.neighbours(x), self.odds(x.detach())
-        shares, neighbours, odds = (
-            F.pixel_shuffle(part, 2)[..., :height, :width].float() for part in parts
+        shares, neighbours = (
+            _enlarged(layer(x), left.shape[-2:]) for layer in (self.claims, self.neighbours)
         )
         fused = (shares.softmax(1) * claims).sum(1, keepdim=True)
-        return convex_upsample(fused, neighbours, "replicate"), odds
+        return convex_upsample(fused, neighbours, "replicate"), x
 
     def example_inputs(
         self,
@@ -147,6 +153,11 @@ def _whole(x: Tensor, multiple: int) -> Tensor:
     bottom, right = (-size % multiple for size in x.shape[-2:])
     one_path = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return F.pad(x, (0, right, 0, bottom), mode="replicate") if one_path or bottom or right else x
+
+
+def _enlarged(x: Tensor, size: Sequence[int]) -> Tensor:
+    """Four channels at half of the size made one at all of it, in float32."""
+    return F.pixel_shuffle(x, 2)[..., : size[0], : size[1]].float()
 
 
 def _smooth(disparity: Tensor) -> Tensor:

@@ -276,14 +276,14 @@ def test_the_loss_counts_wrong_pixels_and_false_hopes():
 def test_training_learns_and_leaves_the_network(tmp_path):
     torch.manual_seed(0)
     task = FusionTask(stereo="easnet_scaled.worlds", optimizer="adamw", lr=3e-3)
-    (net,), seen, outputs = task._stereo, [], task.net.forward_scored
+    (net,), seen, fuse = task._stereo, [], task.net._fuse
 
     def spy(left, right, claims, hints):
         largest = active(net) == search_space(net).largest()
         seen.append((left.shape[-1], largest, bool(hints[:, 0].any())))
-        return outputs(left, right, claims, hints)
+        return fuse(left, right, claims, hints)
 
-    task.net.forward_scored = spy
+    task.net._fuse = spy
     before = {name: value.clone() for name, value in net.state_dict().items()}
     scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
