@@ -309,6 +309,8 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         whole=True,
     ),
 }
+_PACKAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
+_pythons_format = warnings.formatwarning
 _LIGHTNING = ("fit", "validate", "test", "predict")
 _ABOUT = "A vision model zoo and neural-architecture-search toolkit on PyTorch and Lightning."
 _WELCOME = f"""\
@@ -341,6 +343,7 @@ def main(args: list[str] | None = None) -> int:
     words = [word for word in words if word != "--traceback"]
     # Lightning's own, said anew for every loader: the user can do nothing about it.
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\)")
+    warnings.formatwarning = _format_warning
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -393,6 +396,14 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="backslashreplace")
+
+
+def _format_warning(message: Warning | str, category: type, filename: str, *place: Any) -> str:
+    """Our own for people, in one line; those of libraries with the place, as Python has them."""
+    inside = filename.removeprefix(_PACKAGE)
+    if category is UserWarning and inside != filename and "site-packages" not in inside:
+        return f"vizoo: warning: {message}\n"
+    return _pythons_format(message, category, filename, *place)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -456,7 +467,7 @@ class _Parser(argparse.ArgumentParser):
         hint = ""
         if message.startswith("unrecognized arguments: -"):
             word = message.split()[2].partition("=")[0]
-            near = difflib.get_close_matches(word, self._option_string_actions, n=1)
+            near = difflib.get_close_matches(word, self._option_string_actions, 1, 0.7)
             hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(f"{message}{hint} (see `{self.prog} --help`)")
 

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
+from ..common.interrupts import raised_interrupts
 from ..vision.callbacks import KeepLast, StopTogether
 from ..vision.configs.builtin import read_config, resolve_config
 from ..vision.configs.messages import condense, own_words
@@ -63,9 +63,9 @@ def run(args: list[str]) -> int:
     if any(word in ("-h", "--help") for word in args[1:]):
         return _help(_resolve_configs(args))
     keeper = KeepLast()
-    handler = signal.getsignal(signal.SIGINT)
     try:
-        _cli(_resolve_configs(args), keeper)
+        with raised_interrupts():
+            _cli(_resolve_configs(args), keeper)
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
     except (Exception, SIGTERMException) as error:
@@ -78,11 +78,9 @@ def run(args: list[str]) -> int:
         if isinstance(error, FileNotFoundError) and error.strerror is None:
             raise FileNotFoundError(own_words(str(error))) from error
         raise
-    except SystemExit:
-        # Lightning turns Ctrl+C into exit code 1 and leaves the signal ignored.
-        if not isinstance(keeper.interruption, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        if keeper.interruption is None:  # before any training
             raise
-        signal.signal(signal.SIGINT, handler)
         _tell_how_to_resume(args, keeper)
         return 130
     if keeper.written:

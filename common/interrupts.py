@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["ended_by_sigterm", "noted_signals"]
+__all__ = ["ended_by_sigterm", "noted_signals", "raised_interrupts"]
 
 _ASKING = ("SIGINT", "SIGTERM", "SIGHUP")
 _INSISTING = 3  # signals
@@ -23,6 +23,22 @@ def ended_by_sigterm() -> Iterator[None]:
     """
     with _heard(lambda number, _: sys.exit(128 + number), "SIGTERM"):
         yield
+
+
+@contextmanager
+def raised_interrupts() -> Iterator[None]:
+    """Within the block Ctrl+C raises KeyboardInterrupt out of a Lightning trainer too.
+
+    A trainer would end the program with exit code 1, and leave the signal ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as stop:
+        if not isinstance(stop.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, before)
+        raise stop.__context__ from None
 
 
 @contextmanager

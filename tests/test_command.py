@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import types
+import warnings
 from importlib.metadata import version
 
 import pytest
@@ -289,3 +290,13 @@ def check_example(words: list[str], capsys) -> None:
 def test_examples_parse(capsys, name):
     for words in examples(capsys, *name.split()):
         check_example(words, capsys)
+
+
+def test_warnings_of_ours_are_for_people_and_others_keep_their_place(root, monkeypatch, capsys):
+    """Also those of a library that lies in the checkout's own environment."""
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    assert command.main(["--version"]) == 0
+    ours, libraries = root / "nas/space.py", root / ".venv/lib/site-packages/torch/nn.py"
+    said = [warnings.formatwarning("Low.", UserWarning, str(p), 7) for p in (ours, libraries)]
+    assert said[0] == "vizoo: warning: Low.\n" and said[1].startswith(f"{libraries}:7: UserWarning")
+    assert warnings.formatwarning("Low.", FutureWarning, str(ours), 7).startswith(f"{ours}:7: ")

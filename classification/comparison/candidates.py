@@ -20,6 +20,7 @@ from torch import nn
 
 from ...common.counts import count_parameters, on_meta
 from ...common.devices import choose_device
+from ...common.interrupts import raised_interrupts
 from ...common.progress import quiet
 from ...common.timing import measure
 from ...nas.conversion.importance import taylor_scores
@@ -79,7 +80,7 @@ def _plain(row: Row) -> Row:
 
 def fit(module: LightningModule, data: LightningDataModule, epochs: int) -> None:
     """Train on one device, without files of its own and without validation."""
-    with quiet(LOUD), tempfile.TemporaryDirectory() as folder:
+    with quiet(LOUD), raised_interrupts(), tempfile.TemporaryDirectory() as folder:
         lightning.pytorch.Trainer(
             accelerator="auto",
             devices=1,

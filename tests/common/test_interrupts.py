@@ -8,8 +8,10 @@ import sys
 import time
 
 import pytest
+from lightning.pytorch.demos.boring_classes import BoringModel
+from trainers import quiet_trainer
 
-from vizoo.common.interrupts import noted_signals
+from vizoo.common.interrupts import noted_signals, raised_interrupts
 
 
 def send(number):
@@ -41,6 +43,29 @@ def test_what_is_ignored_stays_so():
     finally:
         signal.signal(signal.SIGHUP, before)
     assert noted == []
+
+
+class Interrupted(BoringModel):
+    """Someone presses Ctrl+C within a batch."""
+
+    def training_step(self, batch, index):
+        send(signal.SIGINT)
+
+    validation_step = training_step
+
+
+@pytest.mark.parametrize("loop", ["fit", "validate"])
+def test_a_trainer_that_is_interrupted_raises_it(loop, tmp_path):
+    handler = signal.getsignal(signal.SIGINT)
+    trainer = quiet_trainer(tmp_path, max_epochs=1, num_sanity_val_steps=0)
+    with pytest.raises(KeyboardInterrupt), raised_interrupts():
+        getattr(trainer, loop)(Interrupted())
+    assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_a_program_may_end_itself():
+    with pytest.raises(SystemExit, match="3"), raised_interrupts():
+        sys.exit(3)
 
 
 CODE = """

@@ -20,6 +20,7 @@ from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
 
+from ...common.interrupts import raised_interrupts
 from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
@@ -176,7 +177,8 @@ class FitConfig:
                 enable_progress_bar=False,
                 enable_model_summary=False,
             )
-            rows = trainer.validate(self.module, self.data, verbose=False)
+            with raised_interrupts():
+                rows = trainer.validate(self.module, self.data, verbose=False)
         values = {name: float(value) for row in rows for name, value in row.items()}
         return values, [name for name in values if name in trainer.progress_bar_metrics]
 
