@@ -126,9 +126,13 @@ def shifted(outputs: Sequence[Tensor], depth: Tensor, valid: Tensor) -> list[Ten
     """Outputs with the truth's mean: of logarithms, depths that have the truth's scale.
 
     Args:
-        outputs: (N, F_i), finest first; each picture's are shifted by what its finest differ by.
+        outputs: (N, F_i), finest first.
         depth: the truth, (N, F), at the first output's level or a finer one.
         valid: where it is known, (N, F) bool.
+
+    Returns:
+        The same shapes; each picture's are shifted by what its finest differ by in the mean over
+        faces, or not at all where nothing is known.
     """
     while depth.shape[1] > outputs[0].shape[1]:
         depth, valid = coarsen_depth(depth, valid)

@@ -67,7 +67,7 @@ pip=$!
 ticks=0
 said=
 while kill -0 "$pip" 2>/dev/null; do
-    sleep 0.2
+    sleep 0.2 2>/dev/null || sleep 1  # some take whole seconds alone
     ticks=$((ticks + 1))
     [ $((ticks % (5 * every))) = 0 ] || continue
     # A line is slow, or a server does not answer: pip says so in its last words.

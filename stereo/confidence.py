@@ -72,7 +72,12 @@ def confidence(
         scale: of the images that were matched, against these: a matched pixel is 1 / scale of
             theirs.
         guided: whether disparity and peak are those of `Guided`.
+
+    Raises:
+        ValueError: a guided disparity comes without its peak.
     """
+    if guided and peak is None:
+        raise ValueError("a guided disparity comes with the chance that it is right: give peak")
     fitted = _GUIDED if guided else _FITTED
     factors = fitted[peak is not None, difference is not None]
     height, width = disparity.shape

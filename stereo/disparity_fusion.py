@@ -156,7 +156,7 @@ def _whole(x: Tensor, multiple: int) -> Tensor:
 
 
 def _enlarged(x: Tensor, size: Sequence[int]) -> Tensor:
-    """Four channels at half of the size made one at all of it, in float32."""
+    """Each four channels at half of the size made one at all of it, cut to `size`, float32."""
     return F.pixel_shuffle(x, 2)[..., : size[0], : size[1]].float()
 
 

@@ -95,7 +95,7 @@ class Guided(nn.Module):
         return self.fusion.predict(left, right, claims, hints)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-        """The network's disparity and certainty, see `predict`, at the size of the views."""
+        """The network's disparity, and its own certainty, 0 of one without, both (B, 1, H, W)."""
         with torch.autocast(left.device.type, enabled=False):  # it is to be as exact as it will be
             if self.scored:
                 net: Any = self.net

@@ -225,7 +225,7 @@ class FusionTask(_DisparityTask):
             activate(net, drawn if any_subnet else space.largest())
         guided = Guided(net, self.net)
         if fine:
-            with evaluating(self.net):  # what comes out of it is to be what will
+            with evaluating(self.net):  # with the statistics that it will have in use
                 disparity, certainty = guided.coarse(left, right)
             certainty = torch.zeros_like(certainty)
         else:

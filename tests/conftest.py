@@ -17,8 +17,6 @@ from unittest import mock
 # Before torch is imported, so that the tests' own subprocesses inherit it.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-# PyTorch notes a stack for each size that it follows, a fifth of the time of an export.
-os.environ.setdefault("TORCHDYNAMO_EXTENDED_DEBUG_CURRENT_LOC", "0")
 
 import hypothesis
 import numpy as np

@@ -9,7 +9,7 @@ import math
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import avg_pool2d, interpolate
+from torch.nn.functional import interpolate
 from torchvision.transforms.v2 import functional as F
 
 __all__ = ["SphereAugmentation"]
@@ -20,8 +20,8 @@ class SphereAugmentation:
 
     Colours change as in UniFuse (Jiang et al., RA-L 2021): brightness, contrast and saturation by
     factors of 0.8 to 1.2, hue by up to 0.1 of the circle. Distances from the camera stay as they
-    are, and nothing is resampled: the sample gets a ``rotation``, by which the network's directions
-    are turned before it looks.
+    are, and nothing is turned here: the sample gets a ``rotation``, by which the network's
+    directions are turned before it looks.
 
     Args:
         tilt: the largest angle in degrees by which the vertical axis is tilted.
@@ -77,19 +77,28 @@ def _in_other_light(image: Tensor, generator: Generator | None) -> Tensor:
         image = F.adjust_saturation(image, 0.3 + 1.3 * draws[1])
         image = F.adjust_hue(image, (draws[2] - 0.5) * (1.0 if draws[3] < 0.5 else 0.1))
     image = image.clamp(1e-4, 1) ** math.exp(0.35 * normal[0])
-    tint = (0.12 * normal[6:9]).exp()[:, None, None]
+    tint = (0.12 * normal[6:9]).exp().to(image.dtype)[:, None, None]
     image = image * tint * _light(*image.shape[1:], normal[1:6])
     image = image / image.mean().clamp(min=0.02) * (0.25 + 0.4 * draws[4])
     if draws[5] < 0.5:
         image = image.mean() + (image - image.mean()) * (0.5 + draws[6])
     if draws[7] < 0.3:
-        size = image.shape[1:]
-        smaller = avg_pool2d(image[None], 2 if draws[8] < 0.5 else 3)
-        image = interpolate(smaller, size, mode="bilinear")[0]
+        image = _blurred(image, 2 if draws[8] < 0.5 else 3)
     if draws[9] < 0.4:
         noise = torch.randn(image.shape, generator=generator, dtype=image.dtype)
         image = image + 0.06 * draws[10] * noise
-    return image.clamp(0, 1).to(torch.float32)
+    return image.clamp(0, 1)
+
+
+def _blurred(image: Tensor, factor: int) -> Tensor:
+    """An image (3, H, W) without detail below so many pixels, around which it closes."""
+    height, width = image.shape[1:]
+    margin = min(2 * factor, width)
+    image = torch.cat((image[..., -margin:], image, image[..., :margin]), -1)[None]
+    size = image.shape[2:]
+    smaller = [max(1, round(length / factor)) for length in size]
+    image = interpolate(image, smaller, mode="bilinear", antialias=True)
+    return interpolate(image, size, mode="bilinear")[0, ..., margin : margin + width]
 
 
 def _light(height: int, width: int, strengths: Tensor) -> Tensor:

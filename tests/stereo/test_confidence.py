@@ -63,7 +63,7 @@ def test_a_real_network_is_ranked_and_about_right(scenes, predictors, both, scal
         areas.append(ause(error.clamp(max=10), sure))
         said.append(sure)
         right.append((error < 1 / scale).float())
-    assert np.mean(areas) < (0.4 if both else 0.48)
+    assert max(areas) < 0.7 and np.mean(areas) < (0.4 if both else 0.48)
     assert abs(torch.cat(said).mean() - torch.cat(right).mean()) < 0.12
 
 

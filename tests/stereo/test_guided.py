@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -32,6 +34,12 @@ class TestDisparityFusion(NetworkTester):
 
     def trained_outputs(self, net):
         return net.forward_scored(*self.inputs(net, batch=2))
+
+    def test_what_the_odds_learn_changes_no_disparity(self, net):
+        net = copy.deepcopy(net).train()
+        self.trained_outputs(net)[1].sum().backward()
+        learning = {name for name, p in net.named_parameters() if p.grad is not None}
+        assert learning and learning == {n for n, _ in net.named_parameters() if "odds." in n}
 
     @pytest.mark.parametrize("size", [(65, 127), (40, 301), (1, 1)])
     def test_any_size_within_what_is_claimed(self, net, size):
@@ -288,17 +296,22 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
 
-    def loss():
-        disparity, truth = *task.predictions(batch), batch["disparity"]
-        unsure = torch.zeros_like(truth)
-        return fusion_loss(disparity, unsure, truth, batch["valid"]).item() - np.log(2)
+    @torch.no_grad()
+    def losses():
+        """Of the disparity, and of the odds."""
+        views = batch["left"], batch["right"]
+        disparity, odds = task.net.train().forward_scored(*views, *task._guidance(batch))
+        known, truth = batch["valid"], batch["disparity"]
+        error = (disparity - truth).abs()[known]
+        unsure = F.binary_cross_entropy_with_logits(odds[known], (error < 1).float())
+        return (error / (1 + error)).mean().item(), unsure.item()
 
-    losses = [loss()]
+    before_it = losses()
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear()
     trainer.fit(task, DataLoader(scenes, 2))
-    losses.append(loss())
-    assert losses[1] < 0.9 * losses[0]
+    for later, earlier in zip(losses(), before_it, strict=True):
+        assert later < 0.95 * earlier
     # The largest subnet and any by turns, and without its certainty at times.
     steps = [step for step in seen if step[0] == 128][:16]
     assert all(largest for _, largest, _ in steps[::2])

@@ -11,7 +11,11 @@ from sphere import room_depth
 
 from vizoo.datasets.panorama import PanoramaDataModule
 from vizoo.datasets.panorama.base import PanoramaDataset, PanoramaRecord
-from vizoo.datasets.panorama.transforms import SphereAugmentation, _sphere_rotation
+from vizoo.datasets.panorama.transforms import (
+    SphereAugmentation,
+    _blurred,
+    _sphere_rotation,
+)
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.panorama.sampling import pixel_directions, sample_equirectangular
 from vizoo.vision.io.images import write_image
@@ -84,6 +88,17 @@ def test_strong_augmentation():
         above.append((image[:, :4].mean() / image[:, -4:].mean().clamp(min=0.01)).item())
     assert min(brightness) < 0.3 and max(brightness) > 0.5
     assert min(above) < 0.5 * np.median(above) and max(above) > 2 * np.median(above)
+
+
+@pytest.mark.parametrize("factor", [2, 3])
+def test_a_blur_moves_nothing_and_has_no_seam(factor):
+    waves = (torch.arange(64) + 0.5) / 64 * 2 * math.pi
+    image = torch.stack([waves.sin(), waves.cos(), torch.ones(64)])[:, None].expand(3, 32, 64)
+    for blurred in (_blurred(image, factor), _blurred(image.roll(7, -1), factor).roll(-7, -1)):
+        found = torch.atan2(blurred[0], blurred[1]) - waves
+        assert (found.sin().asin() / (2 * math.pi) * 64).abs().max() < 0.15  # pixels
+    noise = torch.rand(3, 32, 64)
+    assert _blurred(noise, factor).std() < 0.7 * noise.std()
 
 
 @pytest.mark.parametrize("height", [8, 40, 48])
