@@ -398,12 +398,18 @@ def _open_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _format_warning(message: Warning | str, category: type, filename: str, *place: Any) -> str:
+def _format_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
     """Our own for people, in one line; those of libraries with the place, as Python has them."""
     inside = filename.removeprefix(_PACKAGE)
     if category is UserWarning and inside != filename and "site-packages" not in inside:
         return f"vizoo: warning: {message}\n"
-    return _pythons_format(message, category, filename, *place)
+    return _pythons_format(message, category, filename, lineno, line)
 
 
 def _dispatch(words: list[str]) -> int:

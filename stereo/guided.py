@@ -92,7 +92,8 @@ class Guided(nn.Module):
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
         claims, hints = guidance(disparity, torch.zeros_like(certainty), left, right)
-        return self.fusion.predict(left, right, claims, hints)
+        fusion: Any = self.fusion
+        return fusion.predict(left, right, claims, hints)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """The network's disparity, and its own certainty, 0 of one without, both (B, 1, H, W)."""

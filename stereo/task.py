@@ -202,7 +202,8 @@ class FusionTask(_DisparityTask):
         claims, hints = self._guidance(batch, any_subnet=step % 2 == 1, fine=step % 3 > 0)
         if step % 8 < 2:  # there are networks that do not say how sure they are
             hints[:, 0] = 0
-        return self.net.forward_scored(batch["left"], batch["right"], claims, hints)
+        net: Any = self.net
+        return net.forward_scored(batch["left"], batch["right"], claims, hints)
 
     def loss(self, outputs: tuple[Tensor, Tensor], batch: dict[str, Tensor]) -> Tensor:
         """The loss of `outputs` against the ground truth."""

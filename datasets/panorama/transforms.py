@@ -78,7 +78,7 @@ def _in_other_light(image: Tensor, generator: Generator | None) -> Tensor:
         image = F.adjust_hue(image, (draws[2] - 0.5) * (1.0 if draws[3] < 0.5 else 0.1))
     image = image.clamp(1e-4, 1) ** math.exp(0.35 * normal[0])
     tint = (0.12 * normal[6:9]).exp().to(image.dtype)[:, None, None]
-    image = image * tint * _light(*image.shape[1:], normal[1:6])
+    image = image * tint * _light(image.shape[1], image.shape[2], normal[1:6])
     image = image / image.mean().clamp(min=0.02) * (0.25 + 0.4 * draws[4])
     if draws[5] < 0.5:
         image = image.mean() + (image - image.mean()) * (0.5 + draws[6])
