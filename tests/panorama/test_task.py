@@ -179,6 +179,17 @@ def test_distillation_follows_the_teacher_where_truth_is_known(batch):
     assert torch.equal(seen.grad != 0, known) and 0 < known.sum() < known.numel()
 
 
+def test_a_teachers_scale_may_be_left_free(batch):
+    """Also of one whose mesh is finer than the student's."""
+    task, teacher = _task(loss="log", scale_free=1.0), (torch.full((2, 5120), 2.0),)
+    depth = torch.full((2, 1280), 3.0, requires_grad=True)
+    assert task.distillation_loss((depth,), teacher, batch) < 1e-6
+    uneven = depth * torch.linspace(1, 2, 1280)
+    loss = task.distillation_loss((uneven,), teacher, batch)
+    loss.backward()
+    assert loss > 0.01 and depth.grad.isfinite().all()
+
+
 def test_fit_test_predict(tmp_path):
     task, data = _task(warmup_steps=1), _data()
     trainer = quiet_trainer(tmp_path, max_epochs=1, logger=True, gradient_clip_val=1.0)
