@@ -72,7 +72,7 @@ def examples(name: str, scenes: list[Pair], guided: bool) -> Iterator[tuple[Tens
         disparity, *peak = predictor.maps(left, right)
         other = predictor.maps(right.flip(-1), left.flip(-1))[0].flip(-1)
         difference = left_right_difference(disparity, other)
-        parts = evidence(left, right, disparity, peak[0] if peak else None, difference)
+        parts = evidence(left, right, disparity, peak[0] if peak else None, difference, 1, guided)
         features = torch.stack([part.float() for part in parts if part is not None], -1)
         yield features[truth > 0], ((disparity - truth).abs() < 1)[truth > 0].float()
 

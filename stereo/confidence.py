@@ -32,7 +32,7 @@ class Coefficients(NamedTuple):
     constant: float
     alike: float  #: of log((1 + correlation) / 2)
     rough: float  #: of log(standard deviation of the disparity in a window + 0.01 px)
-    peak: float  #: of log(odds of the peak), its share against that of all else
+    peak: float  #: of log(share of the chances in the peak), guided of log(odds of being right)
     agree: float  #: of log(difference of left and right + 0.01 px)
 
 
@@ -40,8 +40,8 @@ class Coefficients(NamedTuple):
 _FITTED = {
     (False, False): Coefficients(-0.639, 2.009, -0.601, 0.0, 0.0),
     (False, True): Coefficients(-0.596, 1.532, -0.440, 0.0, -0.390),
-    (True, False): Coefficients(-1.701, 0.262, -0.579, 0.624, 0.0),
-    (True, True): Coefficients(-1.468, 0.0, -0.431, 0.496, -0.402),
+    (True, False): Coefficients(0.952, 0.348, -0.707, 3.469, 0.0),
+    (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
 }
 
 #: The same of guided networks, which always know the chance that they are right.
@@ -91,7 +91,7 @@ def confidence(
         images = left[:, top:bottom], right[:, top:bottom]
         strip = total[start : start + rows]
         inner = slice(start - top, start - top + len(strip))
-        features = evidence(*images, disparity[top:bottom], peaks, differences, scale)
+        features = evidence(*images, disparity[top:bottom], peaks, differences, scale, guided)
         for factor, feature in zip(factors[1:], features, strict=True):
             if feature is not None:
                 strip += factor * feature[inner]
@@ -105,13 +105,14 @@ def evidence(
     peak: Tensor | None = None,
     difference: Tensor | None = None,
     scale: float = 1.0,
+    guided: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing."""
     alike, rough = _compare(left, right, disparity)
     if difference is not None:
         difference = ((scale * difference).clamp(max=_FARTHEST) + _LEAST).log()
     if peak is not None:
-        peak = peak.clamp(_LEAST, 1 - _LEAST).logit()
+        peak = peak.clamp(_LEAST, 1 - _LEAST).logit() if guided else peak.clamp(min=_LEAST).log()
     return (
         ((1 + alike) / 2).clamp(min=_LEAST).log(),
         (scale * rough + _LEAST).log(),

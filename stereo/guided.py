@@ -85,15 +85,18 @@ class Guided(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
-        return self.predict(left, right)[0]
+        return self.fusion(left, right, *self._found(left, right))
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
+        fusion: Any = self.fusion
+        return fusion.predict(left, right, *self._found(left, right))
+
+    def _found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+        """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
-        claims, hints = guidance(disparity, torch.zeros_like(certainty), left, right)
-        fusion: Any = self.fusion
-        return fusion.predict(left, right, claims, hints)
+        return guidance(disparity, torch.zeros_like(certainty), left, right)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """The network's disparity, and its own certainty, 0 of one without, both (B, 1, H, W)."""

@@ -53,17 +53,17 @@ def predictors():
 )
 def test_a_real_network_is_ranked_and_about_right(scenes, predictors, both, scale, guided):
     """On scenes that fitted nothing; a chance is off by a tenth at most in the mean."""
-    predictor, areas, said, right = predictors[guided], [], [], []
+    predictor, said, right = predictors[guided], [], []
     for sample in scenes:
         views = sample["left"], sample["right"]
         result = predictor(*views, check=False, both=both, scale=scale)
         known = sample["valid"][0]
         error = (torch.from_numpy(result.disparity) - sample["disparity"][0]).abs()[known]
         sure = torch.from_numpy(result.confidence)[known]
-        areas.append(ause(error.clamp(max=10), sure))
+        limit = 0.6 if not both else 0.5 if guided else 0.45  # fused views err in the same places
+        assert ause(error.clamp(max=10), sure) < limit
         said.append(sure)
         right.append((error < 1 / scale).float())
-    assert max(areas) < 0.7 and np.mean(areas) < (0.4 if both else 0.48)
     assert abs(torch.cat(said).mean() - torch.cat(right).mean()) < 0.12
 
 

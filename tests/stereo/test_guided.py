@@ -304,14 +304,14 @@ def test_training_learns_and_leaves_the_network(tmp_path):
         known, truth = batch["valid"], batch["disparity"]
         error = (disparity - truth).abs()[known]
         unsure = F.binary_cross_entropy_with_logits(odds[known], (error < 1).float())
-        return (error / (1 + error)).mean().item(), unsure.item()
+        return (error / (1 + error) + 0.3 * error.clamp(max=20)).mean().item(), unsure.item()
 
     before_it = losses()
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear()
     trainer.fit(task, DataLoader(scenes, 2))
     for later, earlier in zip(losses(), before_it, strict=True):
-        assert later < 0.95 * earlier
+        assert later < 0.9 * earlier
     # The largest subnet and any by turns, and without its certainty at times.
     steps = [step for step in seen if step[0] == 128][:16]
     assert all(largest for _, largest, _ in steps[::2])
