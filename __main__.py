@@ -36,13 +36,20 @@ class Command:
         *examples: command lines.
         raw: the module parses its own words and has its own examples.
         whole: the module's ``run`` also takes this table.
+        resumes: after Ctrl+C the same command goes on.
     """
 
     def __init__(
-        self, module: str, help: str, *examples: str, raw: bool = False, whole: bool = False
+        self,
+        module: str,
+        help: str,
+        *examples: str,
+        raw: bool = False,
+        whole: bool = False,
+        resumes: bool = False,
     ) -> None:
         self.module, self.help, self.examples = module, help, examples
-        self.raw, self.whole = raw, whole
+        self.raw, self.whole, self.resumes = raw, whole, resumes
 
     def load(self) -> ModuleType:
         """Its module."""
@@ -103,6 +110,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo infer mvs scan9 --out result",
             "vizoo infer mvs scan9 --model last.ckpt --size 576x768 --views 7 "
             "--range 425 935 --out result",
+            resumes=True,
         ),
         "panorama": Command(
             "cli.infer_panorama",
@@ -230,6 +238,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "--out easnet_cpu.json",
             "vizoo latency build --model easnet_extended --device cuda --dtype float16 "
             "--out easnet_gpu.json",
+            resumes=True,
         ),
         "show": Command(
             "cli.latency_show",
@@ -254,6 +263,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "--metric val/epe --table easnet_cpu.json --out front",
         "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/loss --direct --input 32x32 --out front",
+        resumes=True,
     ),
     "split": Command(
         "cli.split",
@@ -268,12 +278,14 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "subnets by what they reach with inherited weights, compared with a benchmark's truth",
         "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
+        resumes=True,
     ),
     "compare": Command(
         "cli.compare",
         "networks made by hand against searched ones, by one recipe and several seeds",
         "vizoo compare --config compare/generated.yaml --out report",
         "vizoo compare --config compare/cifar10.yaml --out report --json",
+        resumes=True,
     ),
     "convert": Command(
         "cli.convert",
@@ -438,7 +450,13 @@ def _dispatch(words: list[str]) -> int:
     if entry.raw:
         return module.run([name, *rest])
     parsed = _parser(name, entry, module).parse_args(rest)
-    return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
+    try:
+        return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
+    except KeyboardInterrupt:
+        if not entry.resumes:
+            raise
+        print("\nvizoo: interrupted; the same command goes on", file=sys.stderr)
+        return 130
 
 
 def _look_up(name: str, table: dict, prefix: str) -> Any:

@@ -244,6 +244,8 @@ def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
         (["--trainer.logger=CSVLogger", "--trainer.logger.save_dir=gone"], "logger gone: .*/gone"),
         (["--trainer.accelerator=gpux"], "invalid accelerator name"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["--trainer.max_epoch=3"], "--trainer.max_epoch=3; did you mean 'max_epochs'"),
+        (["--ckpt-path=toy.yaml"], "--ckpt-path=toy.yaml; did you mean 'ckpt_path'"),
         (["-c", "missing.yaml"], "missing.yaml: no such config here or built in"),
         (["-c", "broken.yaml"], "broken.yaml, line 2: not YAML"),
         (["-c", "-"], "error: -: a config is read more than once, so it cannot come from standard"),

@@ -125,7 +125,7 @@ def test_an_interrupted_build_keeps_what_it_has(capsys, monkeypatch):
 
     monkeypatch.setattr(building, "measure_against", stopping)
     assert build() == 130
-    capsys.readouterr()
+    assert capsys.readouterr().err.endswith("\nvizoo: interrupted; the same command goes on\n")
     assert main(["latency", "show", "table.json"]) == 0
     assert "of 11 planned: unfinished" in capsys.readouterr().out
     assert build() == 0

@@ -89,9 +89,9 @@ def _nearest_name(text: str) -> str:
             return f"; take {instead}"
         module = importlib.import_module(match[1])
         names = getattr(module, "__all__", dir(module))
-    elif match := re.search(r"not accept option '(trainer)\.(\w+)", text):
+    elif match := re.search(r"(?:not accept option '|arguments: --)(trainer)\.(\w+)", text):
         names = list(inspect.signature(Trainer).parameters)
-    elif match := re.search(r"not accept option '()(\w+)", text):
+    elif match := re.search(r"(?:not accept option '|arguments: --)()(\w+)", text):
         names = ["ckpt_path", "data", "model", "seed_everything", "trainer"]
     elif (match := re.search(r"No module named '(\w+)'", text)) and Path(f"{match[1]}.py").exists():
         return "; `python -m vizoo` in place of `vizoo` finds modules of this folder"

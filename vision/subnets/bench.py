@@ -68,7 +68,8 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
     try:
         space = space_of(net)
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        named = str(error).startswith(source)
+        raise ValueError(f"{error}" if named else f"{source}: {error}") from None
     return net, space, trained
 
 
