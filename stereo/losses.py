@@ -65,12 +65,15 @@ def upsampled_loss(
     weights: Sequence[float],
     max_disparity: float = 192.0,
     volumes: Sequence[tuple[Tensor, float]] = (),
+    log_weight: float = 0.0,
 ) -> Tensor:
     """Smooth L1 of predictions resized to the ground truth, as AANet's and EASNet's programs.
 
     Arguments are as of `multiscale_loss`, but predictions (B, 1, h, w) of any size, and weights
     coarsest first, of which further predictions take the last. With `volumes`, as of
-    `matching_loss`, predictions may go beyond the image, as the cells do that they come from.
+    `matching_loss`, predictions may go beyond the image, as the cells do that they come from. With
+    `log_weight`, so many times log(1 + error) of each stage's finest prediction is added: small
+    errors count in it as they do among bad pixels, and those of lost pixels hardly.
 
     Returns:
         Scalar, float32; 0 where no pixel is kept.
@@ -84,8 +87,10 @@ def upsampled_loss(
             if prediction.shape != disparity.shape:
                 prediction = _at_full_size(prediction, disparity.shape[-2:], volumes)
             error = F.smooth_l1_loss(prediction, disparity, reduction="none")
-            weight = weights[min(index, len(weights) - 1)]
-            total = total + weight * torch.where(kept, error, 0).sum() / count
+            error = weights[min(index, len(weights) - 1)] * error
+            if log_weight and index == len(stage) - 1:
+                error = error + log_weight * (prediction - disparity).abs().log1p()
+            total = total + torch.where(kept, error, 0).sum() / count
     return total
 
 

@@ -26,10 +26,10 @@ from .metrics import DisparityMetrics
 
 __all__ = ["DisparityWriter", "FusionTask", "StereoTask"]
 
-_LOSSES = {
-    "pooled": (multiscale_loss, [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005]),
-    "upsampled": (upsampled_loss, [1 / 3, 2 / 3, 1.0]),
-    "matching": (upsampled_loss, [0.3, 0.4, 0.7, 1.0]),
+_WEIGHTS = {
+    "pooled": [0.32, 0.16, 0.08, 0.04, 0.02, 0.01, 0.005],
+    "upsampled": [1 / 3, 2 / 3, 1.0],
+    "matching": [0.3, 0.4, 0.7, 1.0],
 }
 
 
@@ -79,6 +79,8 @@ class StereoTask(_DisparityTask):
         scale_weights: for each round the weights of the predictions, finest first if pooled, else
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
+        log_weight: weight of log(1 + error) of each stage's finest disparity, which teaches
+            precision: smooth L1 is mostly of pixels that are lost; not with `pooled`.
         round_epochs: length of each round; the last goes on until training ends.
         lr: learning rate at the start of a round.
         lr_schedule: of a round: `milestones`, `cosine` to zero at its end, or `constant`.
@@ -97,6 +99,7 @@ class StereoTask(_DisparityTask):
         *,
         loss: Literal["pooled", "upsampled", "matching"] = "pooled",
         scale_weights: list[list[float]] | None = None,
+        log_weight: float = 0.0,
         round_epochs: list[int] | None = None,
         lr: float = 1e-4,
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
@@ -104,10 +107,13 @@ class StereoTask(_DisparityTask):
         metric_max_disparity: float | None = 192.0,
         **training: Any,
     ) -> None:
-        if loss not in _LOSSES:
-            raise ValueError(f"loss {loss!r} is unknown: choose {', '.join(_LOSSES)}")
-        stage_loss, published = _LOSSES[loss]
-        weights, epochs = scale_weights or [published], round_epochs or [1]
+        if loss not in _WEIGHTS:
+            raise ValueError(f"loss {loss!r} is unknown: choose {', '.join(_WEIGHTS)}")
+        if log_weight < 0 or (log_weight and loss == "pooled"):
+            raise ValueError(
+                f"log_weight must be 0 or more, and 0 with loss 'pooled', not {log_weight}"
+            )
+        weights, epochs = scale_weights or [_WEIGHTS[loss]], round_epochs or [1]
         if len(weights) != len(epochs) or min(epochs) < 1:
             raise ValueError(
                 f"{len(weights)} lists of scale_weights and round_epochs {epochs}: give one list "
@@ -116,7 +122,7 @@ class StereoTask(_DisparityTask):
         super().__init__(
             model, model_args, metric_max_disparity, lr=lr, lr_schedule=lr_schedule, **training
         )
-        self.stage_loss, self.scale_weights, self.round_epochs = stage_loss, weights, epochs
+        self.scale_weights, self.round_epochs = weights, epochs
         if loss == "matching" and not hasattr(self.net, "forward_volumes"):
             raise ValueError(
                 f"loss 'matching' needs a network that gives its matching scores, such as "
@@ -142,9 +148,10 @@ class StereoTask(_DisparityTask):
         """The loss of `outputs` against the ground truth."""
         weights = self.scale_weights[self.round_at(self.current_epoch)[0]]
         truth, valid, bound = batch["disparity"], batch["valid"], self.hparams.max_disparity
-        if not (volumes := outputs.volumes):
-            return self.stage_loss(outputs.stages, truth, valid, weights, bound)
-        loss = upsampled_loss(outputs.stages, truth, valid, weights, bound, volumes)
+        if self.hparams.loss == "pooled":
+            return multiscale_loss(outputs.stages, truth, valid, weights, bound)
+        volumes, log_weight = outputs.volumes, self.hparams.log_weight
+        loss = upsampled_loss(outputs.stages, truth, valid, weights, bound, volumes, log_weight)
         return loss + matching_loss(volumes, truth, valid)
 
     def distillation_loss(

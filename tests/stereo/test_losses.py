@@ -56,6 +56,21 @@ def test_nothing_known_gives_zero_with_gradient():
     assert loss == 0 and (prediction.grad == 0).all()
 
 
+def test_logarithms_count_the_finest_error_of_each_stage():
+    disparity = torch.full((1, 1, 4, 8), 5.0)
+    valid = torch.ones_like(disparity, dtype=torch.bool)
+    valid[..., 4:] = False
+    finest = torch.where(valid, disparity + 3, 100.0).requires_grad_()
+    stages = [[finest, disparity[..., ::2, ::2] + 7], [disparity]]
+    args = stages, disparity, valid, [0.0]
+    assert upsampled_loss(*args) == 0
+    total = upsampled_loss(*args, log_weight=0.5)
+    torch.testing.assert_close(total, torch.tensor(0.5 * math.log(4)))
+    total.backward()
+    slope = torch.where(valid, 0.5 / 4 / 16, 0.0)  # of the mean over 16 known pixels
+    torch.testing.assert_close(finest.grad, slope)
+
+
 def test_more_weights_than_scales():
     disparity = torch.ones(1, 1, 4, 4)
     with pytest.raises(ValueError, match="2 scale weights for a network with 1 scales"):
