@@ -36,7 +36,7 @@ class Command:
         *examples: command lines.
         raw: the module parses its own words and has its own examples.
         whole: the module's ``run`` also takes this table.
-        resumes: after Ctrl+C the same command goes on.
+        resumes: typed again after Ctrl+C, it goes on; not of those that are ``raw``.
     """
 
     def __init__(
@@ -455,7 +455,9 @@ def _dispatch(words: list[str]) -> int:
     except KeyboardInterrupt:
         if not entry.resumes:
             raise
-        print("\nvizoo: interrupted; the same command goes on", file=sys.stderr)
+        anew = [f" without --{word}" for word in ("force", "restart") if vars(parsed).get(word)]
+        how = f"run it again{''.join(anew)} to go on from what is finished"
+        print(f"\nvizoo: interrupted; {how}", file=sys.stderr)
         return 130
 
 

@@ -22,6 +22,6 @@ DISPMVS_TINY = {
         "1,300 steps of two samples of 160x208, 700 more from a rate of 0.002, 1,400 distinct; "
         "from there 2,200 of two samples of 192x256, from a rate of 0.002, 1,600 others; from "
         "there 2,800 more, likewise, 2,400 others; from there 1,669 of six samples, likewise, "
-        "1,300 others; weights kept in float16",
+        "1,300 others, averaged; weights kept in float16",
     )
 }

@@ -17,8 +17,9 @@ SPHEREDEPTH_SMALL = {
         },
         command="python -m benchmarks.panorama_transfer --data DIR spheredepth_small",
         training="vizoo fit --config panorama/spheredepth_small_world.yaml, but that half of each "
-        "step were pictures of the last 800; 1,800 steps as the configuration has them, from a "
-        "rate of 6e-3; 2,469 of eight pictures, of 3,500 others, likewise; weights kept in float16",
+        "step were pictures of the last 800; then 1,800 steps as the configuration has them, from "
+        "a rate of 6e-3; then 2,469 of eight pictures, of 3,900 others, likewise; averaged "
+        "weights, kept in float16",
         input={"size": [256, 512]},
     )
 }

@@ -72,8 +72,9 @@ def upsampled_loss(
     Arguments are as of `multiscale_loss`, but predictions (B, 1, h, w) of any size, and weights
     coarsest first, of which further predictions take the last. With `volumes`, as of
     `matching_loss`, predictions may go beyond the image, as the cells do that they come from. With
-    `log_weight`, so many times log(1 + error) of each stage's finest prediction is added: small
-    errors count in it as they do among bad pixels, and those of lost pixels hardly.
+    `log_weight`, so many times log(1 + error) of each stage's finest prediction is added, whatever
+    its weight, which is ours: its slope, 1 / (1 + error), pulls at pixels that are nearly right,
+    hardly at lost ones.
 
     Returns:
         Scalar, float32; 0 where no pixel is kept.

@@ -79,8 +79,8 @@ class StereoTask(_DisparityTask):
         scale_weights: for each round the weights of the predictions, finest first if pooled, else
             coarsest first (the last one serves all further ones); by default one round with those
             of FADNet's first, or EASNet's.
-        log_weight: weight of log(1 + error) of each stage's finest disparity, which teaches
-            precision: smooth L1 is mostly of pixels that are lost; not with `pooled`.
+        log_weight: weight of log(1 + error) of each stage's finest disparity, which pulls at
+            pixels that are nearly right more than at lost ones; not with `pooled`.
         round_epochs: length of each round; the last goes on until training ends.
         lr: learning rate at the start of a round.
         lr_schedule: of a round: `milestones`, `cosine` to zero at its end, or `constant`.
@@ -109,7 +109,7 @@ class StereoTask(_DisparityTask):
     ) -> None:
         if loss not in _WEIGHTS:
             raise ValueError(f"loss {loss!r} is unknown: choose {', '.join(_WEIGHTS)}")
-        if log_weight < 0 or (log_weight and loss == "pooled"):
+        if not log_weight >= 0 or (log_weight and loss == "pooled"):
             raise ValueError(
                 f"log_weight must be 0 or more, and 0 with loss 'pooled', not {log_weight}"
             )

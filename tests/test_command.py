@@ -12,6 +12,7 @@ import sys
 import types
 import warnings
 from importlib.metadata import version
+from unittest import mock
 
 import pytest
 from terminal import run_in_terminal
@@ -199,6 +200,25 @@ def test_interrupt(capsys, faulty):
     faulty(KeyboardInterrupt())
     assert command.main(["faulty"]) == 130
     assert capsys.readouterr().err == "\nvizoo: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("infer", "mvs", "scene", "--out", "r"),
+        ("latency", "build", "--model", "easnet", "--out", "t.json"),
+        ("search", "--supernet", "easnet", "--data", "d.yaml", "--metric", "m", "--out", "r"),
+        ("rank", "--supernet", "easnet", "--data", "d.yaml", "--metric", "m", "--out", "r"),
+        ("compare", "--config", "c.yaml", "--out", "r"),
+    ],
+)
+def test_what_goes_on_after_an_interrupt_says_so(capsys, monkeypatch, words):
+    entry = command.COMMANDS[words[0]]
+    entry = entry[words[1]] if isinstance(entry, dict) else entry
+    monkeypatch.setattr(entry.load(), "run", mock.Mock(side_effect=KeyboardInterrupt))
+    assert command.main(list(words)) == 130
+    again = "run it again to go on from what is finished"
+    assert capsys.readouterr().err == f"\nvizoo: interrupted; {again}\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes")

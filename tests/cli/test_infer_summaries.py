@@ -138,8 +138,8 @@ def test_ctrl_c_leaves_what_is_finished(call, tmp_path, capsys, ctrl_c):
     ctrl_c("out/views/*.json" if kind == "views" else "out/a*")
     assert run(*(("--batch", "1") if kind == "images" else ())) == 130
     told = capsys.readouterr().err
-    counted = f" with 1 of 2 {kind} finished"
-    counted = "; the same command goes on" if kind == "views" else counted
+    again = "; run it again to go on from what is finished"
+    counted = again if kind == "views" else f" with 1 of 2 {kind} finished"
     assert told == f"\nvizoo: interrupted{counted}\n"
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     (item,) = summary["items"]

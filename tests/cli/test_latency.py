@@ -124,8 +124,9 @@ def test_an_interrupted_build_keeps_what_it_has(capsys, monkeypatch):
         return measure(*args, **options)
 
     monkeypatch.setattr(building, "measure_against", stopping)
-    assert build() == 130
-    assert capsys.readouterr().err.endswith("\nvizoo: interrupted; the same command goes on\n")
+    assert build("--force") == 130
+    again = "run it again without --force to go on from what is finished"
+    assert capsys.readouterr().err.endswith(f"\nvizoo: interrupted; {again}\n")
     assert main(["latency", "show", "table.json"]) == 0
     assert "of 11 planned: unfinished" in capsys.readouterr().out
     assert build() == 0
@@ -205,7 +206,7 @@ def test_int8(capsys, monkeypatch):
         (("--precision", "int8"), "runtime torch has no int8; openvino and onnxruntime do"),
         (
             ("--model", "toy_plain"),
-            "toy_plain is no supernet: there is nothing to choose in it; supernets: toy",
+            "toy_plain: no supernet: there is nothing to choose in it; supernets: toy",
         ),
         (("--model", "toyy"), "no model is called 'toyy'; did you mean toy"),
         (("--model", "none.safetensors"), "none.safetensors: no such weight file"),

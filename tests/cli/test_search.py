@@ -349,7 +349,7 @@ def test_weights_that_the_training_began_from_may_be_gone():
         (("--out", "toy.yaml/front"), "toy.yaml is a file; name a folder"),
         (("--storage", "toy.yaml"), "toy.yaml: no journal of Optuna: name another file"),
         (("--data", "stereo/fadnet"), "stereo/fadnet: no such config here or built in"),
-        (("--supernet", "toy_plain"), "toy_plain is no supernet"),
+        (("--supernet", "toy_plain"), "toy_plain: no supernet"),
         (("--supernet", "toy"), "toy is not trained: errors of random weights say nothing"),
         (("--max-params", "10", "--direct"), "the smallest reachable is"),
     ],

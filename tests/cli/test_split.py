@@ -228,7 +228,7 @@ def test_parts_above_the_leaves_need_no_files(capsys, leaves):
         (("--out", "tree.txt"), "--out tree.txt: a tree is written as .json"),
         (("--out", "dir.json"), "--out dir.json: is a folder; name a file"),
         (("--out", "toy.yaml/tree.json"), "toy.yaml is a file; name a folder"),
-        (("--supernet", "toy_plain"), "error: toy_plain is no supernet"),
+        (("--supernet", "toy_plain"), "error: toy_plain: no supernet"),
     ],
 )
 def test_bad_splits_are_one_line(capsys, words, says):

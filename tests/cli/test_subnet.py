@@ -461,7 +461,7 @@ def test_lines(supernet, capsys):
         (("--architecture", "biggest"), "'biggest' names no subnet: choose largest, middle, sm"),
         (("--architecture", "no.json"), "no.json: no such file"),
         (("--architecture", "toy.yaml"), "toy.yaml: not an architecture"),
-        (("--max-params", "2k", "--supernet", "toy_plain"), "toy_plain is no supernet"),
+        (("--max-params", "2k", "--supernet", "toy_plain"), "toy_plain: no supernet"),
         (("--max-params", "2k", "--supernet", "no.ckpt"), "no.ckpt: no such weight file"),
         (("--max-params", "2k", "--batches", "0"), "--batches 0: must be at least 1"),
         (("--max-params", "2k", "--table", "no.json"), "no.json: no such file"),

@@ -290,10 +290,10 @@ def test_matching_needs_scores(monkeypatch):
 
 def test_logarithms_are_added_to_what_compares_at_full_size():
     batch = {"disparity": torch.full((1, 1, 4, 6), 3.0), "valid": torch.ones(1, 1, 4, 6) > 0}
-    outputs = Outputs([[torch.full((1, 1, 4, 6), 5.0)], [batch["disparity"]]])
+    outputs = Outputs([[torch.full((1, 1, 4, 6), 5.0)], [batch["disparity"] + 1.5]])
     told = {"scale_weights": [[1.0]], "log_weight": 2.0}
     loss = StereoTask("fadnet_plus_micro", loss="upsampled", **told).loss(outputs, batch)
-    torch.testing.assert_close(loss, torch.tensor(1.5 + 2 * math.log(3)))
+    torch.testing.assert_close(loss, torch.tensor(1.5 + 1.0 + 2 * math.log(3 * 2.5)))
     for wrong in ({**told, "loss": "pooled"}, {"loss": "matching", "log_weight": -1.0}):
         with pytest.raises(ValueError, match="log_weight must be 0 or more, and 0 with"):
             StereoTask("fadnet_plus_micro", **wrong)

@@ -89,13 +89,14 @@ def _nearest_name(text: str) -> str:
             return f"; take {instead}"
         module = importlib.import_module(match[1])
         names = getattr(module, "__all__", dir(module))
-    elif match := re.search(r"(?:not accept option '|arguments: --)(trainer)\.(\w+)", text):
+    elif match := re.search(r"(?:not accept option '|arguments: --)(trainer)\.(\w[\w-]*)", text):
         names = list(inspect.signature(Trainer).parameters)
-    elif match := re.search(r"(?:not accept option '|arguments: --)()(\w+)", text):
-        names = ["ckpt_path", "data", "model", "seed_everything", "trainer"]
+    elif match := re.search(r"(?:not accept option '|arguments: --)()(\w[\w-]*)", text):
+        names = ["ckpt_path", "config", "data", "model", "print_config", "seed_everything"]
+        names += ["trainer"]
     elif (match := re.search(r"No module named '(\w+)'", text)) and Path(f"{match[1]}.py").exists():
         return "; `python -m vizoo` in place of `vizoo` finds modules of this folder"
     else:
         return ""
-    near = difflib.get_close_matches(match[2], names, n=1)
+    near = difflib.get_close_matches(match[2].replace("-", "_"), names, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

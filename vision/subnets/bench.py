@@ -68,8 +68,8 @@ def load_supernet(source: str, *, download: bool = True) -> tuple[nn.Module, Sea
     try:
         space = space_of(net)
     except ValueError as error:
-        named = str(error).startswith(source)
-        raise ValueError(f"{error}" if named else f"{source}: {error}") from None
+        message = str(error).removeprefix(f"{source.partition('.')[0]} is ")
+        raise ValueError(f"{source}: {message}") from None
     return net, space, trained
 
 
