@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities.seed import isolate_rng
+from rich.progress import Progress
 from torch import Generator, Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -150,12 +151,18 @@ def training_loss(task: LightningModule, net: nn.Module, batch: Any) -> Tensor:
 
 @contextmanager
 def first_batches(
-    trainer: Trainer, count: int | None = None, rank: int = 0, processes: int = 1
+    trainer: Trainer,
+    count: int | None = None,
+    rank: int = 0,
+    processes: int = 1,
+    *,
+    shown_as: str = "",
 ) -> Iterator[Iterator[Any]]:
     """The first training batches, or an epoch's, on the trainer's device, the same each time.
 
     Training draws on afterwards as if nothing had been, also from generators of the loader's own.
-    Of several processes each may have the share of its rank.
+    Of several processes each may have the share of its rank. With a name they are counted in the
+    trainer's progress bar.
 
     Raises:
         ValueError: there is no training data.
@@ -171,7 +178,28 @@ def first_batches(
             processes = 1
         with _seeded_generators(loader, getattr(loader, "batch_sampler", None), sampler):
             batches = map(trainer.precision_plugin.convert_input, loader)
-            yield map(trainer.strategy.batch_to_device, islice(batches, rank, count, processes))
+            batches = map(trainer.strategy.batch_to_device, islice(batches, rank, count, processes))
+            total = None if count is None else len(range(rank, count, processes))
+            yield _counted(batches, total, trainer, shown_as) if shown_as else batches
+
+
+def _counted(
+    batches: Iterator[Any], total: int | None, trainer: Trainer, name: str
+) -> Iterator[Any]:
+    """The same batches, in a bar of their own below the trainer's, where that is rich's."""
+    progress = getattr(trainer.progress_bar_callback, "progress", None)
+    if not isinstance(progress, Progress):
+        yield from batches
+        return
+    bar = progress.add_task(name, total=total)
+    progress.refresh()
+    try:
+        for batch in batches:
+            yield batch
+            progress.advance(bar)
+            progress.refresh()
+    finally:
+        progress.remove_task(bar)
 
 
 @contextmanager

@@ -232,7 +232,8 @@ class ProgressiveShrinking(SupernetTask):
                 return training_loss(self.task, net, batch)
 
         activate(net, self.full_space.largest())
-        with first_batches(self.trainer, _SCORED, rank, processes) as batches, evaluating(net):
+        given = first_batches(self.trainer, _SCORED, rank, processes, shown_as="Scores of weights")
+        with given as batches, evaluating(net):
             scores = taylor_scores(net, batches, loss)
         for score in scores.values() if processes > 1 else ():
             dist.all_reduce(score)

@@ -368,7 +368,8 @@ class SupernetTask(LightningModule):
 
         rank, processes = rank_and_size()
         group = dist.group.WORLD if processes > 1 else None
-        with first_batches(self.trainer, count, rank, processes) as batches:
+        given = first_batches(self.trainer, count, rank, processes, shown_as="Batch statistics")
+        with given as batches:
             recalibrate(nn.ModuleList(nets), batches, forward=forward, group=group)
 
     @contextmanager
