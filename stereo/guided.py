@@ -2,7 +2,8 @@
 
 From coarse to fine: the network and the matching are fused at half of the pair's size, and what
 comes out takes the network's place at its own. So the network works on few pixels and sees twice
-as far, and the matching places details.
+as far, and the matching places details. Each time the disparity that is there already tells how
+the cameras' exposures differ, and the matching gets views that are equally bright.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, interpolate, pad
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, interpolate, pad
 
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.hub.registry import model_info
 from ..vision.inference import optimize
 from ..vision.layers import check_pair
+from ..vision.ops import warp_by_disparity
 from .classical import fill_holes, semi_global_matching
 
 __all__ = [
@@ -35,6 +37,7 @@ FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
+_CELLS, _FEW = 8, 0.02  # along the longer side; the share of a cell that is little
 _LEAST = 16  # pixels a side; networks in other runtimes take 8 at half of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
@@ -85,14 +88,14 @@ class Guided(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
-        return self.fusion(left, right, *self._found(left, right))
+        return self.fusion(*self._found(left, right))
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
         fusion: Any = self.fusion
-        return fusion.predict(left, right, *self._found(left, right))
+        return fusion.predict(*self._found(left, right))
 
-    def _found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    def _found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
@@ -121,7 +124,7 @@ class Guided(nn.Module):
             left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
         small = [avg_pool2d(view, 2, ceil_mode=True) for view in (left, right)]
         disparity, certainty = self.claimed(*small)
-        disparity = 2 * self.fusion(*small, *guidance(disparity, certainty, *small))
+        disparity = 2 * self.fusion(*guidance(disparity, certainty, *small))
         disparity, certainty = (
             interpolate(part, scale_factor=2, mode="bilinear")[..., :height, :width]
             for part in (disparity, certainty)
@@ -141,8 +144,8 @@ def max_disparity(net: nn.Module) -> float | None:
 
 def guidance(
     disparity: Tensor, certainty: Tensor, left: Tensor, right: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What `DisparityFusion` fuses, (B, 3, H, W) and (B, 6, H, W): see its arguments.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What `DisparityFusion` takes: both views, equally bright, its claims and its hints.
 
     Args:
         disparity: (B, 1, H, W), pixels, to be weighed against what semi-global matching finds.
@@ -150,6 +153,8 @@ def guidance(
         left: (B, 3, H, W), RGB in [0, 1].
         right: the same shape.
     """
+    behind, outside = hidden(disparity)
+    left = _as_bright(left, right, disparity, behind + outside == 0)
     found = [
         semi_global_matching(first, second, disparities=_range(seen), fill=False)
         for first, second, seen in zip(left, right, disparity, strict=True)
@@ -161,8 +166,24 @@ def guidance(
     holes = matched <= 0
     matched = torch.where(holes, disparity, matched)
     filled = torch.where(filled > 0, filled, disparity)  # of rows in which nothing was found
-    hints = certainty, holes.float(), *hidden(disparity), *hidden(filled)
-    return torch.cat((disparity, matched, filled), 1), torch.cat(hints, 1)
+    hints = certainty, holes.float(), behind, outside, *hidden(filled)
+    return left, right, torch.cat((disparity, matched, filled), 1), torch.cat(hints, 1)
+
+
+def _as_bright(left: Tensor, right: Tensor, disparity: Tensor, seen: Tensor) -> Tensor:
+    """The left view times how much brighter the right one is, smoothly, where both see the same.
+
+    Cameras differ in exposure, and more towards the corners; matching compares colours.
+    """
+    sides = left.shape[-2:]
+    rows, columns = (max(1, round(_CELLS * side / max(sides))) for side in sides)
+    # Every fourth row says enough.
+    own, other, disparity, seen = (x[..., ::4, :] for x in (left, right, disparity, seen))
+    both = torch.where(seen, torch.cat((own, warp_by_disparity(other, disparity)), 1), 0)
+    means = adaptive_avg_pool2d(both, (rows, columns))
+    # Where little is seen the whole view says it; nothing does where all is dark.
+    own, other = (means + _FEW * means.mean((2, 3), keepdim=True) + 1e-3).chunk(2, 1)
+    return (left * interpolate(other / own, size=sides, mode="bilinear")).clamp(0, 1)
 
 
 def hidden(disparity: Tensor) -> tuple[Tensor, Tensor]:

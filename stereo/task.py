@@ -206,11 +206,11 @@ class FusionTask(_DisparityTask):
     def outputs(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Disparity and odds, both (B, 1, H, W)."""
         step = self.global_step
-        claims, hints = self._guidance(batch, any_subnet=step % 2 == 1, fine=step % 3 > 0)
+        *given, hints = self._guidance(batch, any_subnet=step % 2 == 1, fine=step % 3 > 0)
         if step % 8 < 2:  # there are networks that do not say how sure they are
             hints[:, 0] = 0
         net: Any = self.net
-        return net.forward_scored(batch["left"], batch["right"], claims, hints)
+        return net.forward_scored(*given, hints)
 
     def loss(self, outputs: tuple[Tensor, Tensor], batch: dict[str, Tensor]) -> Tensor:
         """The loss of `outputs` against the ground truth."""
@@ -219,12 +219,12 @@ class FusionTask(_DisparityTask):
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor]:
         """Disparity (B, 1, H, W)."""
-        return (self.net(batch["left"], batch["right"], *self._guidance(batch)).float(),)
+        return (self.net(*self._guidance(batch)).float(),)
 
     @torch.no_grad()
     def _guidance(
         self, batch: dict[str, Tensor], any_subnet: bool = False, fine: bool = True
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused: at the pair's own size, or, if not `fine`, as at half of the size."""
         left, right = batch["left"].float(), batch["right"].float()
         net = self._stereo[0].to(left.device)

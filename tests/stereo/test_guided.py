@@ -205,6 +205,49 @@ def test_what_is_off_by_a_few_pixels_is_put_right(scene):
     assert ((fused - truth).abs()[right] > 1).float().mean() < 0.2
 
 
+@pytest.fixture
+def shading():
+    """Three quarters as bright, half at the right edge and a little less below."""
+    across, down = torch.linspace(1, 0.67, 256), torch.linspace(1, 0.9, 128)
+    return 0.75 * across * down[:, None]
+
+
+def test_views_that_differ_in_brightness_are_matched_as_if_they_did_not(scene, scaled, shading):
+    truth, known = scene["disparity"][None], scene["valid"][None]
+    left, right = views_of(scene)
+    errors = []
+    for other in (right, right * shading):
+        with torch.inference_mode():
+            errors.append((Guided(scaled).eval()(left, other) - truth).abs()[known])
+    alike, shaded = ((error > 1).float().mean() for error in errors)
+    assert shaded < alike + 0.01
+
+
+def test_the_left_view_is_made_as_bright_as_the_right_one(shading):
+    """By what both see: of what is hidden, or of no disparity, nothing is known."""
+    torch.manual_seed(0)
+    left = F.interpolate(torch.rand(1, 3, 32, 64), (128, 256), mode="bilinear")
+    disparity = torch.full((1, 1, 128, 256), 8.0)
+    right = torch.roll(left, -8, -1) * shading
+    right[..., -8:] = 1  # which the left view does not see
+    disparity[..., 100:140] = torch.nan
+    evened, same, claims, hints = guidance(disparity, torch.zeros_like(disparity), left, right)
+    assert same is right and claims.shape[1] == 3 and hints.shape[1] == 6
+    wanted = left * shading.roll(8, -1)
+    before, after = ((view - wanted).abs()[..., 8:].mean() for view in (left, evened))
+    assert after < 0.1 * before
+
+
+def test_what_differs_in_places_is_left(scene):
+    """An error of the disparity, or a gleam, is small beside what is averaged."""
+    left, right = views_of(scene)
+    truth = scene["disparity"][None]
+    gleam = right.clone()
+    gleam[..., 40:48, 100:108] = 1
+    evened = [guidance(truth, torch.zeros_like(truth), left, view)[0] for view in (right, gleam)]
+    assert (evened[0] - evened[1]).abs().max() < 0.05 and (evened[0] - left).abs().mean() < 0.01
+
+
 @pytest.mark.parametrize(("largest", "searched"), [(0.0, 16), (20.0, 32), (90.0, 112), (1e9, 512)])
 def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypatch):
     seen = []
@@ -216,7 +259,7 @@ def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypat
     monkeypatch.setattr("vizoo.stereo.guided.semi_global_matching", matching)
     disparity = torch.linspace(0, largest, 6000).view(1, 1, 60, 100)
     views = torch.rand(2, 1, 3, 60, 100)
-    claims, hints = guidance(*Guided(Given(disparity)).claimed(*views), *views)
+    *_, claims, hints = guidance(*Guided(Given(disparity)).claimed(*views), *views)
     assert seen == [searched]
     # Nothing is matched: the network's disparity stands for it, and all is a hole.
     assert claims.equal(disparity.expand(-1, 3, -1, -1))
@@ -299,8 +342,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     @torch.no_grad()
     def losses():
         """Of the disparity, and of the odds."""
-        views = batch["left"], batch["right"]
-        disparity, odds = task.net.train().forward_scored(*views, *task._guidance(batch))
+        disparity, odds = task.net.train().forward_scored(*task._guidance(batch))
         known, truth = batch["valid"], batch["disparity"]
         error = (disparity - truth).abs()[known]
         unsure = F.binary_cross_entropy_with_logits(odds[known], (error < 1).float())

@@ -65,7 +65,7 @@ def test_the_fusion_leaves_what_is_right():
     with torch.inference_mode():
         views = scene["left"][None], scene["right"][None]
         fused = load_network(FUSION, "stereo-fusion")(
-            *views, *guidance(truth, torch.zeros_like(truth), *views)
+            *guidance(truth, torch.zeros_like(truth), *views)
         )
     assert ((fused - truth).abs()[valid] > 1).float().mean() < 0.13
 
