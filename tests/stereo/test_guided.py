@@ -433,7 +433,9 @@ def test_a_network_in_another_runtime_is_guided(scene, tmp_path, monkeypatch):
     )
     assert there.guided and there.runtime == "onnxruntime"
     maps = [p.maps(scene["left"], scene["right"]) for p in (here, there)]
-    torch.testing.assert_close(*maps, atol=1e-3, rtol=1e-3)
+    off = (maps[0] - maps[1]).abs()
+    # Views are matched in bytes, and a colour between two goes to either.
+    assert (off > 1e-3).float().mean() < 1e-3 and off.max() < 0.1
 
 
 @pytest.mark.gpu
