@@ -37,7 +37,9 @@ FUSION = "disparity_fusion"
 """The network that fuses by default."""
 _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
-_CELLS, _FEW = 8, 0.02  # along the longer side; the share of a cell that is little
+_CELLS = 8  # along the longer side, in which views are compared in brightness
+_PRIOR = 0.3  # what the whole view counts beside a cell
+_ALIKE = 0.2  # of the range of colours, from which on nothing is
 _LEAST = 16  # pixels a side; networks in other runtimes take 8 at half of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
@@ -180,10 +182,19 @@ def _as_bright(left: Tensor, right: Tensor, disparity: Tensor, seen: Tensor) -> 
     # Every fourth row says enough.
     own, other, disparity, seen = (x[..., ::4, :] for x in (left, right, disparity, seen))
     both = torch.where(seen, torch.cat((own, warp_by_disparity(other, disparity)), 1), 0)
-    means = adaptive_avg_pool2d(both, (rows, columns))
-    # Where little is seen the whole view says it; nothing does where all is dark.
-    own, other = (means + _FEW * means.mean((2, 3), keepdim=True) + 1e-3).chunk(2, 1)
-    return (left * interpolate(other / own, size=sides, mode="bilinear")).clamp(0, 1)
+    # What still differs much is no match.
+    differing = (both[:, 3:] - both[:, :3] * _ratio(both.mean((2, 3), keepdim=True))).abs()
+    alike = (1 - differing.amax(1, keepdim=True) / _ALIKE).clamp(min=0)
+    means = adaptive_avg_pool2d(both * alike, (rows, columns))
+    # Where little is seen the whole view says it.
+    ratio = _ratio(means + _PRIOR * means.mean((2, 3), keepdim=True))
+    return (left * interpolate(ratio, size=sides, mode="bilinear")).clamp(0, 1)
+
+
+def _ratio(means: Tensor) -> Tensor:
+    """Of the second three channels to the first; 1 where all is dark."""
+    own, other = (means + 1e-3).chunk(2, 1)
+    return other / own
 
 
 def hidden(disparity: Tensor) -> tuple[Tensor, Tensor]:
