@@ -39,6 +39,7 @@ _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
 _CELLS = 8  # along the longer side, in which views are compared in brightness
 _PRIOR = 0.3  # what the whole view counts beside a cell
+_STEP = 0.01  # of a ratio
 _ALIKE = 0.2  # of the range of colours, from which on nothing is
 _LEAST = 16  # pixels a side; networks in other runtimes take 8 at half of the size
 MATCHING_BYTES = 80 * _MOST
@@ -186,8 +187,8 @@ def _as_bright(left: Tensor, right: Tensor, disparity: Tensor, seen: Tensor) -> 
     differing = (both[:, 3:] - both[:, :3] * _ratio(both.mean((2, 3), keepdim=True))).abs()
     alike = (1 - differing.amax(1, keepdim=True) / _ALIKE).clamp(min=0)
     means = adaptive_avg_pool2d(both * alike, (rows, columns))
-    # Where little is seen the whole view says it.
-    ratio = _ratio(means + _PRIOR * means.mean((2, 3), keepdim=True))
+    # Where little is seen the whole view says it. Rounded, so that noise changes no byte.
+    ratio = _ratio(means + _PRIOR * means.mean((2, 3), keepdim=True)).div(_STEP).round() * _STEP
     return (left * interpolate(ratio, size=sides, mode="bilinear")).clamp(0, 1)
 
 

@@ -79,12 +79,6 @@ def views_of(scene):
     return scene["left"][None], scene["right"][None]
 
 
-def assert_nearly_all_close(got, wanted, atol):
-    """But a pixel in a thousand: views are matched in bytes, and some colours lie between two."""
-    assert torch.isclose(got, wanted, rtol=1e-3, atol=atol).float().mean() > 0.999
-    assert (got - wanted).abs().max() < 1
-
-
 def test_holes_take_the_rows_smaller_neighbour():
     rows = torch.tensor([[0, 3, 0, 0, 5, 0], [0, 0, 0, 0, 0, 0], [2, 0, 1, 4, 0, 4]]).float()
     filled = [[3, 3, 3, 3, 5, 5], [0, 0, 0, 0, 0, 0], [2, 1, 1, 4, 4, 4]]
@@ -276,11 +270,11 @@ def test_the_faster_form_and_the_predictor_give_the_same(scene, scaled):
     with torch.inference_mode():
         plain, certainty = Guided(scaled).eval().predict(*views_of(scene))
         fast, sure = optimize(Guided(scaled)).predict(*views_of(scene))
-    assert_nearly_all_close(fast, plain, atol=2e-2)
-    assert_nearly_all_close(sure, certainty, atol=1e-2)
+    torch.testing.assert_close(fast, plain, rtol=1e-3, atol=2e-2)
+    torch.testing.assert_close(sure, certainty, rtol=1e-3, atol=1e-2)
     predictor = vizoo.StereoPredictor(scaled, "cpu", guided=True)
     maps = predictor.maps(scene["left"], scene["right"])
-    assert_nearly_all_close(maps, torch.cat((plain, certainty), 1)[0], atol=2e-2)
+    torch.testing.assert_close(maps, torch.cat((plain, certainty), 1)[0], rtol=1e-3, atol=2e-2)
     silent = vizoo.StereoPredictor(Guided(scaled, scored=False), "cpu")
     assert silent.maps(scene["left"], scene["right"]).shape == (2, 128, 256)
 
@@ -304,7 +298,7 @@ def test_a_batch_of_two_is_two_of_one(scene, scaled):
             both = guided.predict(left, right)
             single = [guided.predict(left[i : i + 1], right[i : i + 1]) for i in range(2)]
         for together, *each in zip(both, *single, strict=True):
-            assert_nearly_all_close(together, torch.cat(each), atol=1e-2)
+            torch.testing.assert_close(together, torch.cat(each), rtol=1e-3, atol=1e-2)
 
 
 def test_what_is_not_finite_is_refused():
@@ -418,14 +412,14 @@ def test_a_thin_thing_hides_only_its_own_width():
 
 
 class Filter(nn.Module):
-    """A disparity that any runtime computes, to the last bit: views are matched in bytes."""
+    """A disparity that any runtime computes."""
 
     def __init__(self):
         super().__init__()
         self.conv = nn.Conv2d(3, 1, 3, padding=1)
 
     def forward(self, left, right):
-        return 8 + (32 * (self.conv(left) - self.conv(right))).round() / 8
+        return 8 + 4 * (self.conv(left) - self.conv(right))
 
 
 def test_a_network_in_another_runtime_is_guided(scene, tmp_path, monkeypatch):
