@@ -171,6 +171,10 @@ def _check_warmups(warmups: Sequence[int], runs: Sequence[float]) -> None:
             return
 
 
+class _MissingPart(AttributeError, ValueError):
+    """A task lacks what its steps ask for; shown as one line."""
+
+
 class NetworkTask(OptimisedTask):
     """Trains a network of the zoo on truth that stands in the batch, and measures it.
 
@@ -224,6 +228,17 @@ class NetworkTask(OptimisedTask):
         given = self.hparams
         if "model_args" in given and arguments != (given["model_args"] or {}):
             given["model_args"] = arguments
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name not in NetworkTask.__annotations__:
+                raise
+            raise _MissingPart(
+                f"{type(self).__name__} has no `{name}`, which a NetworkTask is trained, measured "
+                f"or shown by: define it, as {NetworkTask.__module__}.NetworkTask says"
+            ) from None
 
     def configure_callbacks(self) -> list[Callback]:
         """With what writes the adapters, where there are some."""

@@ -87,6 +87,28 @@ class Own(NetworkTask):
     assert main([*words, *resumed]) == 0 and checkpoint()["epoch"] == 2
 
 
+@pytest.mark.parametrize("name", ["quantity", "val_metrics", "outputs"])
+def test_what_a_task_lacks_is_named(toy, capsys, name):
+    code = """import torch
+from torchmetrics import MeanMetric
+from vizoo.vision.training import NetworkTask
+class Own(NetworkTask):
+    quantity, shown = 0, "loss"
+    def __init__(self):
+        super().__init__("fadnet_plus_micro", {"max_disparity": 64})
+        self.val_metrics = MeanMetric()
+    def outputs(self, batch):
+        return next(self.net.parameters()).square().sum()
+    def loss(self, outputs, batch):
+        return outputs
+    def predictions(self, batch):
+        return (torch.ones(1),)
+"""
+    Path(f"no_{name}.py").write_text(code.replace(name, f"other_{name}"))
+    said = error(capsys, *FIT, "--model", f"no_{name}.Own", "--trainer.num_sanity_val_steps", "0")
+    assert f"Own has no `{name}`, which a NetworkTask " in said
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "link.yaml"])
 def test_the_config_that_was_named_stays(toy, name):
     """Without a logger a run's own lies in the current folder."""

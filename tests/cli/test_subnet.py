@@ -259,6 +259,24 @@ def test_recalibration(supernet, capsys):
     assert all(torch.equal(a, b) for a, b in weights)
 
 
+@pytest.mark.parametrize("task", ["StepTask", "OutputsTask"])
+def test_a_task_of_ones_own_recalibrates(supernet, capsys, tmp_path, task):
+    config = {
+        "model": {"class_path": f"toy_supernet.{task}"},
+        "data": {"class_path": "toy_supernet.ToyData"},
+    }
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
+    limits = ("--max-params", "2500", *HERE)
+    assert subnet(*limits, "--recalibrate", "own.yaml", "--evaluate", "own.yaml") == 0
+    report = read(capsys)
+    assert report["recalibrated"] == {"config": "own.yaml", "batches": 2, "samples": 8}
+    assert report["errors"]["subnet"]["after"]["val/error"] > 0
+    ours = load_weights("small.safetensors").state_dict()
+    assert subnet(*limits, "--recalibrate", "toy.yaml", "--no-evaluate") == 0
+    theirs = load_weights("small.safetensors").state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 def validated(monkeypatch):
     """Note the states of the networks that are validated."""
     seen = []

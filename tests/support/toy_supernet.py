@@ -22,6 +22,7 @@ from vizoo.nas.supernet import extract
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.subnets import evaluations
+from vizoo.vision.training import NetworkTask, OptimisedTask
 
 
 class Block(nn.Module):
@@ -165,3 +166,38 @@ def train_leaves(folder: Path) -> Path:
     splitter = Splitter("random", choices=["blocks.0.width"], min_group=1)
     trainer.fit(FewShotTraining(StoredTask(), [1, 1], splitter), ToyData())
     return folder / "leaves"
+
+
+class StepTask(OptimisedTask):
+    """It has its steps alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = create_model("toy")
+
+    def training_step(self, batch, index):
+        loss = F.mse_loss(self.net(batch[0]), batch[0].mean(1, keepdim=True))
+        self.log("train/loss", loss)
+        return loss
+
+    def validation_step(self, batch, index):
+        self.log("val/error", self.training_step(batch, index))
+
+
+class OutputsTask(NetworkTask):
+    """It measures in its own way, and names its network itself."""
+
+    def __init__(self, lr: float = 1e-2):
+        super().__init__("toy", {"widths": [4, 8]}, lr=lr)
+
+    def outputs(self, batch):
+        return self.net(batch[0])
+
+    def training_step(self, batch, index):
+        return F.mse_loss(self.outputs(batch), batch[0].mean(1, keepdim=True))
+
+    def validation_step(self, batch, index):
+        self.log("val/error", self.training_step(batch, index))
+
+    def on_validation_epoch_end(self):
+        pass

@@ -1,7 +1,7 @@
 """What a config of `vizoo fit` describes: a task and data that recalibrate and evaluate networks.
 
-Whatever the task is, its Lightning module holds the network as `net`, `predict_step` runs it on a
-batch, and the validation loop says how good it is. So no task is known by name here.
+Whatever the task is, its Lightning module holds the network as `net`, its training or prediction
+runs that on a batch, and the validation loop says how good it is. So no task is known by name here.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import lightning.pytorch
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule
 from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 from ...common.interrupts import raised_interrupts
@@ -213,9 +214,14 @@ class FitConfig:
             raise ValueError(f"{self.name}: {task} cannot run this network: {error}") from error
 
     def forward(self, net: nn.Module, batch: Any) -> object:
-        """Run a network on a batch, as in prediction."""
-        self.module.net = net
-        return self.module.predict_step(batch, 0)
+        """Run a network on a batch: by `outputs` of the task, else its prediction, else a step."""
+        task: Any = self.module
+        task.net = net
+        if hasattr(task, "outputs"):
+            return task.outputs(batch)
+        if is_overridden("predict_step", task, LightningModule):
+            return task.predict_step(batch, 0)
+        return self.loss(net, batch)
 
     def loss(self, net: nn.Module, batch: Any) -> torch.Tensor:
         """The loss of a training step; what the task logs is dropped."""
