@@ -186,7 +186,8 @@ class ClassificationTask(NetworkTask):
         }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the names of classes and how inputs are prepared."""
+        """Keep the names of classes and how inputs are prepared, and what the network is."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

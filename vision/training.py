@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
+from ..nas.supernet import architecture_of
 from .callbacks import RightGradients
 from .hub.converted import as_supernet
 from .hub.create import create_model
@@ -105,6 +106,11 @@ class OptimisedTask(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         """What the precision asks for."""
         return [RightGradients()]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep what `create_model` made the network of, which hyper-parameters need not say."""
+        if architecture := architecture_of(self.net):
+            checkpoint["architecture"] = architecture
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """The optimiser, and the factor of its learning rate at each step."""

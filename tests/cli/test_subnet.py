@@ -277,6 +277,26 @@ def test_a_task_of_ones_own_recalibrates(supernet, capsys, tmp_path, task):
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_checkpoint_of_a_task_that_names_its_network_itself(capsys, inner):
+    task = "toy_supernet.OutputsTask"
+    if inner:
+        task = {"class_path": task}
+        task = json.dumps(
+            {"class_path": "vizoo.nas.training.SupernetTask", "init_args": {"task": task}}
+        )
+    words = ("--model", task, "--data", "toy_supernet.ToyData", "--trainer.max_epochs", "1")
+    assert main(["fit", *words, "--trainer.logger=false"]) == 0
+    capsys.readouterr()
+    last = "checkpoints/last.ckpt"
+    assert subnet("--supernet", last, "--architecture", "smallest", *HERE, "--no-evaluate") == 0
+    assert read(capsys)["trained"]
+    net, state = load_weights(last), torch.load(last, weights_only=True)["state_dict"]
+    prefix = "task.net." if inner else "net."
+    assert net.architecture == {"name": "toy", "widths": [4, 8]}
+    assert all(torch.equal(value, state[prefix + name]) for name, value in net.state_dict().items())
+
+
 def validated(monkeypatch):
     """Note the states of the networks that are validated."""
     seen = []

@@ -349,9 +349,17 @@ def _read_lightning(path: Path) -> StoredWeights:
     parameters, prefix = checkpoint.get("hyper_parameters") or {}, "net."
     if isinstance(parameters.get("task"), Mapping):  # a task within one that trains its subnets
         parameters, prefix = parameters["task"].get("init_args") or {}, "task.net."
-    name = parameters.get("model")
+    known = checkpoint.get("architecture")
+    if isinstance(known, Mapping) and "name" in known:
+        arguments = dict(known)
+        name = arguments.pop("name")
+    else:
+        name, arguments = parameters.get("model"), dict(parameters.get("model_args") or {})
     if not name or not isinstance(name, str):
-        raise ValueError(f"{path}: its hyper-parameters name no model; it is not from a vizoo task")
+        raise ValueError(
+            f"{path}: its hyper-parameters name no model, nor does the checkpoint; in Python, "
+            "vizoo.save_weights(task.net, FILE) writes a network of create_model with its name"
+        )
     state = merged_state(
         {
             key[len(prefix) :].replace(_COMPILED, ""): value
@@ -359,9 +367,9 @@ def _read_lightning(path: Path) -> StoredWeights:
             if key.startswith(prefix)
         }
     )
-    known = ("epoch", "global_step", "classes", "input", "subspace")
-    facts = {key: checkpoint[key] for key in known if key in checkpoint}
-    name, architecture = _untagged(path, name, dict(parameters.get("model_args") or {}))
+    kept = ("epoch", "global_step", "classes", "input", "subspace")
+    facts = {key: checkpoint[key] for key in kept if key in checkpoint}
+    name, architecture = _untagged(path, name, arguments)
     return StoredWeights(name, architecture, state, facts)
 
 
