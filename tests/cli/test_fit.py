@@ -180,6 +180,37 @@ def test_a_checkpoint_may_not_override_the_config(toy, capsys):
     assert checkpoint()["epoch"] == 2
 
 
+def test_of_another_class_no_settings_are_compared(toy, capsys):
+    assert main(FIT) == 0
+    Path("other.py").write_text("import toytask\nclass Other(toytask.Toy):\n    pass\n")
+    words = ["--model=other.Other", "--model.lr=0.3", "--ckpt_path", "checkpoints/last.ckpt"]
+    line = error(capsys, *FIT, *words)
+    assert "model.class_path is 'other.Other' here and 'toytask.Toy' there; make them" in line
+
+
+def test_a_task_within_a_model_may_not_be_overridden(toy, capsys, monkeypatch):
+    """The advice names the task's own argument."""
+    model = {"class_path": "vizoo.nas.training.SupernetTask", "init_args": {}}
+    config = {**yaml.safe_load((toy / "toy.yaml").read_text()), "model": model}
+    config["data"] = {"class_path": "toy_regression.Data"}
+
+    def fit(task, *words):
+        model["init_args"]["task"] = task
+        Path("wrapped.yaml").write_text(yaml.safe_dump(config))
+        return ["fit", "-c", "wrapped.yaml", *words]
+
+    own = {"class_path": "toy_regression.Regression", "init_args": {"lr": 0.1}}
+    assert main(fit(own)) == 0
+    last = ["--ckpt_path", "checkpoints/last.ckpt"]
+    line = error(capsys, *fit({**own, "init_args": {"lr": 0.2}}, *last))
+    assert "model.task.lr is 0.2 here and 0.1 there" in line
+    assert "its weights alone: model.task.init_weights instead of ckpt_path" in line
+    Path("similar.py").write_text("from toy_regression import Regression as Similar\n")
+    line = error(capsys, *fit({**own, "class_path": "similar.Similar"}, *last))
+    paths = "'similar.Similar' here and 'toy_regression.Regression' there; make them"
+    assert f"model.task.class_path is {paths}" in line
+
+
 def test_a_stage_starts_from_weights_and_resumes_without_them(toy):
     assert main(FIT) == 0
     os.rename("checkpoints/last.ckpt", "first.ckpt")
@@ -253,6 +284,24 @@ def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
     [
         (["--model.widht=3"], r"Option 'widht' is not accepted; did you mean 'width'\?"),
         (["--data.init_args.qqq=3"], "Option 'qqq' is not accepted; it takes length, root"),
+        (
+            ["--model.model_argz={a: 4}"],
+            r"'model_argz\.a' is not accepted; did you mean 'model_args'",
+        ),
+        (["--model.model_argz.a=4"], r"arguments: --model_argz\.a=4; did you mean 'model_args'\?"),
+        (["--model.init_argz.lr=4"], r"--init_argz\.lr=4; did you mean 'init_args'\?"),
+        (
+            ["--trainer.callbacks=[{class_path: toytask.Witness, init_args: {nme: a}}]"],
+            r"class_path 'toytask\.Witness': Option 'nme' is not accepted; did you mean 'name'\?$",
+        ),
+        (
+            ["--trainer.callbacks=[{class_path: toytask.Witnes}]"],
+            r"'toytask' has no attribute 'Witnes'; did you mean 'Witness'\?$",
+        ),
+        (
+            ["--trainer.callbacks=[3]"],
+            'callbacks": Not a valid subclass of Callback. Got value: 3$',
+        ),
         (["--model.width=abc"], 'Parser key "width": expected int, got abc'),
         (["--model=toytask.Toi"], "module 'toytask' has no attribute 'Toi'"),
         (["--trainer.max_epochs=x"], r"trainer\.max_epochs.*int"),

@@ -39,6 +39,8 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
     wanted = {**given.get("init_args", {}), **given.get("dict_kwargs", {})}
     if "class_path" in given:
         wanted["_class_path"] = given["class_path"]
+        if not _same(given["class_path"], stored.get("_class_path", given["class_path"])):
+            wanted = {"_class_path": given["class_path"]}  # whose arguments are others
     differing = [
         difference
         for key, value in sorted(wanted.items())
@@ -47,9 +49,12 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
     ]
     if differing:
         instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
+        start = "model"
+        while "task" in (arguments := given.get("init_args", {})):  # the task has the network
+            given, start = arguments["task"], f"{start}.task"
         raise ValueError(
             f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
-            f"agree, or {instead} its weights alone: model.{START} instead of ckpt_path"
+            f"agree, or {instead} its weights alone: {start}.{START} instead of ckpt_path"
         )
 
 
@@ -60,7 +65,11 @@ def _differences(key: str, mine: Any, theirs: Any, described: bool = False) -> I
     if isinstance(mine, dict) and isinstance(theirs, dict):
         # A checkpoint has all arguments of its network, also those that init_weights brought.
         described = described or key.endswith((".model_args", ".model_args.convert"))
-        if "class_path" in mine and _same(mine["class_path"], theirs.get("class_path")):
+        if "class_path" in mine:
+            if not _same(mine["class_path"], theirs.get("class_path")):
+                paths = mine["class_path"], theirs.get("class_path")
+                yield "{}.class_path is {!r} here and {!r} there".format(key, *paths)
+                return
             mine, theirs = mine.get("init_args") or {}, theirs.get("init_args") or {}
             described = True
         if described:

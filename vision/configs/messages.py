@@ -21,6 +21,9 @@ _NOISE = (
     "Errors:",
     "Expected a <class 'NoneType'>",
     "Given value type:",
+    "Subclass types expect one of:",
+    "a class path (str)",
+    "a dict with",
 )
 
 
@@ -39,10 +42,12 @@ def condense(message: str) -> str:
     """
     message = own_words(message)
     lines = [line.strip().removeprefix("- ") for line in message.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(_NOISE)]
+    kept = [line for line in dict.fromkeys(lines) if line and not line.startswith(_NOISE)]
+    kept = [line for line in kept if not re.fullmatch(r"Not a valid subclass of \w+", line)]
     if "subtypes" in message:
         kept = [line for line in kept if not line.startswith("Given value:")]
-    if any("Problem with given class_path" in line for line in kept):
+    said = r"Problem with given class_path|Expected a dot import path|Not a valid subclass"
+    if re.search(said, " ".join(kept)):
         kept = [line for line in kept if not line.startswith("Expected a path but")]
     text = " ".join(kept) or message.strip()
     text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
@@ -71,14 +76,16 @@ def own_words(message: str) -> str:
 
 
 def _nearest_option(text: str, owner: tuple[str, str]) -> str:
-    option = re.search(r"Option '(\w+)' is not accepted", text)
+    option = re.search(r"(?:Option '|unrecognized arguments: --)(\w+)", text)
     if not option:
         return ""
     cls = getattr(importlib.import_module(owner[0]), owner[1], None)
     if not inspect.isclass(cls):
         return ""
     names = ArgumentParser().add_class_arguments(cls, fail_untyped=False)
-    near = difflib.get_close_matches(option[1], names, n=1)
+    if option[1] in names:
+        return ""
+    near = difflib.get_close_matches(option[1], (*names, "class_path", "init_args"), n=1)
     return f"; did you mean '{near[0]}'?" if near else f"; it takes {', '.join(names) or 'none'}"
 
 
