@@ -97,6 +97,17 @@ class Payload:
     """Stands for whatever a pickle could run."""
 
 
+@pytest.mark.parametrize("suffix", ["onnx", "xml", "pt2", "engine", "pt"])
+def test_an_export_is_no_checkpoint(tmp_path, capsys, suffix):
+    path = tmp_path / f"net.{suffix}"
+    path.write_bytes(b"\x08\x0a\x12")
+    if suffix == "pt":
+        torch.jit.trace(torch.nn.Linear(1, 1), torch.ones(1)).save(path)
+    assert main(["convert", str(path), str(tmp_path / "net.safetensors")]) == 2
+    wanted = f"{path}: an export, not a checkpoint: give the checkpoint that it was exported from\n"
+    assert capsys.readouterr().err.endswith(wanted)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_an_unsafe_pickle_is_refused_with_its_names(tmp_path, capsys, zipped, micro):
     content = {"state_dict": published(micro), "args": Payload(), "more": collections.Counter()}

@@ -36,6 +36,8 @@ _HARMLESS = re.compile(
     r"torch\.Tensor|torch\.serialization\.\w+"
 )
 _PLACE = re.compile(r"\[enforce fail at [^]]*\] \. ")
+_EXPORT = "an export, not a checkpoint: give the checkpoint that it was exported from"
+_EXPORTS = (".onnx", ".xml", ".pt2", ".engine")
 _PICKLES = 4  # older PyTorch wrote three small ones before the one that counts
 
 
@@ -62,6 +64,9 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
     except Exception as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # that is a bad offset in it
             raise
+        what = _EXPORT if "TorchScript archives" in str(error) else stand_in(path)
+        if what:
+            raise ValueError(f"{path}: {what}") from error
         reason = "its bytes do not decode"
         if isinstance(error, EOFError):
             reason = "it ends too early"
@@ -71,14 +76,14 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
 
 
 def stand_in(path: Path) -> str:
-    """What a download may have left instead of the file that was meant, or an empty string."""
+    """What lies there instead of a checkpoint, where that can be told; else an empty string."""
     with path.open("rb") as file:
         head = file.read(64).lstrip().lower()
     if head.startswith((b"<!doctype html", b"<html")):
         return "a web page, not the file: the server wanted a confirmation or a login; get it again"
     if head.startswith(b"version https://git-lfs"):
         return "a pointer of Git LFS, not the file: get that with git lfs pull"
-    return ""
+    return _EXPORT if path.suffix in _EXPORTS else ""
 
 
 def _blocked_globals(path: Path) -> list[str]:
