@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from ...common.counts import Counts, count, on_meta
 from ...common.devices import choose_device
 from ...common.energy import joules
+from ...common.files import shortened
 from ...common.timing import measure
 from ...nas.efficiency.build import build
 from ...nas.efficiency.provenance import Conditions, software
@@ -77,8 +79,10 @@ def space_of(net: nn.Module) -> SearchSpace:
     """A supernet's search space, or the part of it that its weights were trained for.
 
     Raises:
-        ValueError: there is nothing to choose in the network.
+        ValueError: it is no network, or there is nothing to choose in it.
     """
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net {shortened(net)}: give a network, such as vizoo.load_weights(FILE)")
     part = getattr(net, "subspace", None)
     space = search_space(net) if part is None else SearchSpace.from_json(part)
     if not any(len(choice.values) > 1 for choice in space):
@@ -128,8 +132,8 @@ class Bench:
         Arguments are those of `latency_table`.
 
         Raises:
-            ValueError: a device that is not here, or neither a CPU nor a CUDA device; no image; or
-                what the runtime cannot do.
+            ValueError: something else than a network or a size; a device that is not here, or
+                neither a CPU nor a CUDA device; no image; or what the runtime cannot do.
             ImportError: the runtime is not installed.
         """
         place = choose_device(device)
@@ -139,6 +143,11 @@ class Bench:
         check_runtime(runtime, place, kind)
         if batch < 1:
             raise ValueError(f"batch {batch}: must be at least 1")
+        whole = isinstance(size, (tuple, list)) and all(isinstance(n, Integral) for n in size)
+        if not whole or len(size) != 2 or min(size) < 1:
+            raise ValueError(
+                f"size {shortened(size)}: give (height, width) in pixels, such as {_SIZE}"
+            )
         conditions = Conditions.here(place, kind, *size, runtime, float_parts, batch)
         space = space_of(net) if space is None else space
         if mixed:
@@ -361,7 +370,7 @@ def latency_table(
         raise ValueError(f"float_parts and mixed are of int8, not of {dtype}")
     if both := {*float_parts} & {*mixed}:
         raise ValueError(f"{', '.join(sorted(both))}: in float_parts, and in mixed; take one")
-    parts = [name for name, _ in net.named_children()]
+    parts = [name for name, _ in net.named_children()] if named else []
     if unknown := [name for name in named if name not in parts]:
         raise ValueError(
             f"int8: the network has no part {', '.join(unknown)}; it has {', '.join(parts)}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 
 from ...common.counts import Counts
+from ...common.files import shortened
 from ...common.layers import evaluating
 from ...common.quantities import KINDS, parse_quantity, unit_of
 from ...nas.efficiency.build import plan
@@ -227,12 +229,16 @@ def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
     """Limits as numbers.
 
     Raises:
-        ValueError: none, an unknown quantity, or a text that is none of its quantity.
+        ValueError: no mapping, none, an unknown quantity, or a text that is none of its quantity.
     """
+    if not isinstance(limits, Mapping):
+        raise ValueError(f"limits {shortened(limits)}: give a mapping, such as {{'macs': '2G'}}")
     unknown = [kind for kind in limits if kind not in KINDS]
     if unknown or not limits:
         what = f"unknown limit {unknown[0]!r}" if unknown else "no limit"
-        raise ValueError(f"{what}: give some of {', '.join(KINDS)}")
+        meant = get_close_matches(str(unknown[0]), KINDS, n=1) if unknown else []
+        hint = f"; did you mean {meant[0]!r}?" if meant else ""
+        raise ValueError(f"{what}: give some of {', '.join(KINDS)}{hint}")
     bounds = {
         kind: parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
         for kind, value in limits.items()

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ...common.quantities import KINDS
 from ...nas.distributed.search.executor import Executor, SerialExecutor
 from ...nas.efficiency.build import plan
 from ...nas.efficiency.regressor import CostRegressor
@@ -106,8 +107,8 @@ def search(
 
     Raises:
         ImportError: Optuna is asked for, and not installed.
-        ValueError: no supernet, limits out of reach, latency without a table, a storage of
-            another search, or no error that is finite.
+        ValueError: no supernet, an unknown cost, limits out of reach, latency without a table, a
+            storage of another search, an error that is no number, or none that is finite.
 
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
@@ -116,6 +117,8 @@ def search(
         >>> cheapest = vizoo.nas.extract(net, front.rows[-1].architecture)
     """
     cost = cost or ("macs" if table is None else "latency")
+    if cost not in KINDS:
+        raise ValueError(f"cost {cost!r} is unknown: choose {', '.join(KINDS)}")
     if proposed := sampler != "evolution":
         installed(sampler)
         direct = True

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from ...common.counts import count_parameters, on_meta
+from ...common.files import shortened
+from ...nas.distributed.search.executor import score_of
 from ...nas.lid.leaves import Leaves
 from ...nas.lid.splitting import Splitter, joined
 from ...nas.lid.tree import SplitTree
@@ -51,6 +53,9 @@ def rank(
         keep: called after each evaluation with all of them.
         report: called as ``report(done, total)``.
 
+    Raises:
+        ValueError: an error is no number.
+
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
         >>> errors = vizoo.FitConfig.read("mine.yaml").errors(leaves, "val/epe")
@@ -62,7 +67,7 @@ def rank(
     by_leaf = sorted(dict.fromkeys(architectures), key=leaves.tree.leaf_of)
     for done, architecture in enumerate(by_leaf, start=1):
         if architecture not in evaluations.errors:
-            evaluations.errors[architecture] = evaluate(architecture)
+            evaluations.errors[architecture] = score_of(evaluate, architecture)
             keep(evaluations)
         report(done, len(by_leaf))
     shapes = on_meta(leaves.net)
@@ -102,13 +107,18 @@ def split(
         report: called as ``report(done, total)`` with batches, anew for each part.
 
     Raises:
-        ValueError: no supernet, or more levels than there are values to split.
+        ValueError: no supernet, something else than a config or a splitter, or more levels than
+            there are values to split.
 
     Example:
         >>> tree = vizoo.split(net, vizoo.FitConfig.read("search/nas_lid_nasbench201.yaml"))
         >>> tree.save("tree.json")
     """
+    if not isinstance(config, FitConfig):
+        raise ValueError(f"config {shortened(config)}: give vizoo.FitConfig.read(NAME)")
     splitter = Splitter() if splitter is None else splitter
+    if not isinstance(splitter, Splitter):
+        raise ValueError(f"splitter {shortened(splitter)}: give a vizoo.nas.lid.Splitter(…)")
     tree = SplitTree(space_of(net) if space is None else space)
     if not 1 <= levels <= (most := splitter.levels(tree.space)):
         names = ", ".join(splitter.candidates(tree.space))

@@ -16,9 +16,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ....common.files import shortened
 from ...space import Architecture
 
-__all__ = ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "serve"]
+__all__ = ["Executor", "QueueExecutor", "SerialExecutor", "job_store", "score_of", "serve"]
 
 Evaluate = Callable[[Architecture], float]
 Done = Callable[[int, float], None]
@@ -26,6 +27,22 @@ Done = Callable[[int, float], None]
 _PAUSE = 0.02
 _BEAT = 1.0
 _FAREWELL = 5.0  # seconds, at most, that workers are waited for in the end
+
+
+def score_of(evaluate: Evaluate, architecture: Architecture) -> float:
+    """What `evaluate` gives for an architecture.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    score = evaluate(architecture)
+    try:
+        return float(score)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"evaluate gave {shortened(score)} for {shortened(dict(architecture))}: it must return "
+            "the error as a number"
+        ) from error
 
 
 class Executor:
@@ -61,7 +78,7 @@ class SerialExecutor(Executor):
         """Scores, in order; one evaluation after the other in this process."""
         scores = []
         for index, architecture in enumerate(architectures):
-            scores.append(float(self.evaluate(architecture)))
+            scores.append(score_of(self.evaluate, architecture))
             if done is not None:
                 done(index, scores[-1])
         return scores
@@ -114,13 +131,13 @@ class QueueExecutor(Executor):
                     keep(index, json.loads(answer))
 
         while (index := _claim(jobs, "leader")) < len(architectures):
-            keep(index, {"score": float(self.evaluate(architectures[index]))})
+            keep(index, {"score": score_of(self.evaluate, architectures[index])})
             collect()
         while len(scores) < len(architectures):
             collect()
             for index in range(len(architectures)):
                 if index not in scores and self._lost(known(f"owner/{index}") or f"nobody {index}"):
-                    keep(index, {"score": float(self.evaluate(architectures[index]))})
+                    keep(index, {"score": score_of(self.evaluate, architectures[index])})
             time.sleep(_PAUSE)
         return [scores[index] for index in range(len(architectures))]
 
@@ -204,7 +221,7 @@ def job_store() -> tuple[int, dist.Store] | None:
 
 def _answer(evaluate: Evaluate, architecture: Architecture) -> dict[str, Any]:
     try:
-        return {"score": float(evaluate(architecture))}
+        return {"score": score_of(evaluate, architecture)}
     except Exception as error:  # the process that searches is told, and ends the search
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
 

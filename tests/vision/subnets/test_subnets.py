@@ -258,6 +258,8 @@ def test_int8_is_what_is_measured(net, monkeypatch):
     [
         ({}, "no limit: give some of latency, parameters"),
         ({"speed": 1}, "unknown limit 'speed'"),
+        ({"mac": 1}, "unknown limit 'mac': give some of .*; did you mean 'macs'\\?$"),
+        ("2G", "limits '2G': give a mapping, such as {'macs': '2G'}$"),
         ({"latency": "40"}, "give a time such as 40ms"),
         ({"macs": -1}, "must be more than 0"),
         ({"parameters": 1}, "the smallest reachable is"),
@@ -266,6 +268,43 @@ def test_int8_is_what_is_measured(net, monkeypatch):
 def test_limits_that_cannot_be(net, limits, says):
     with pytest.raises(ValueError, match=says):
         vizoo.best_subnet(net, limits, size=(16, 24))
+
+
+@pytest.mark.parametrize("size", ["16x24", (-1, 192), (16,), 16, (16.0, 24.0)])
+def test_sizes_that_cannot_be(net, size):
+    for function in (
+        lambda: vizoo.best_subnet(net, {"macs": "2G"}, size=size),
+        lambda: vizoo.latency_table(net, size=size),
+        lambda: vizoo.search(net, lambda _: 1.0, size=size),
+    ):
+        with pytest.raises(ValueError, match=r"^size .*: give \(height, width\) in pixels"):
+            function()
+
+
+@pytest.mark.parametrize("gives", [None, "much", torch.ones(2)])
+def test_an_error_that_is_no_number(net, gives):
+    says = "evaluate gave .* it must return the error as a number$"
+    with pytest.raises(ValueError, match=says):
+        vizoo.search(net, lambda _: gives, size=(16, 24))
+    save_weights(net, "supernet.safetensors")
+    leaves, _, space = open_supernet("supernet.safetensors")
+    with pytest.raises(ValueError, match=says):
+        vizoo.rank(leaves, lambda _: gives, [space.smallest()])
+
+
+def test_arguments_of_another_kind(net, monkeypatch):
+    config = FitConfig.read("toy.yaml")
+    monkeypatch.setattr(Bench, "counts", None)  # nothing is counted before
+    for call, says in (
+        (lambda: vizoo.search(net, len, cost="foo"), "cost 'foo' is unknown: choose latency, par"),
+        (lambda: vizoo.search("nosuch", len), "net 'nosuch': give a network"),
+        (lambda: vizoo.latency_table("nosuch"), "net 'nosuch': give a network"),
+        (lambda: vizoo.split("nosuch", config), "net 'nosuch': give a network"),
+        (lambda: vizoo.split(net, "x.yaml"), "config 'x.yaml': give vizoo.FitConfig.read"),
+        (lambda: vizoo.split(net, config, {"k": 4}), "splitter {'k': 4}: give a vizoo.nas.lid.Sp"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            call()
 
 
 class Predictor:
