@@ -108,6 +108,17 @@ def test_an_export_is_no_checkpoint(tmp_path, capsys, suffix):
     assert capsys.readouterr().err.endswith(wanted)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("left.png", "image"), ("left.mp4", "video"), ("calib.txt", "text")]
+)
+def test_a_picture_is_no_checkpoint(tmp_path, capsys, name, kind):
+    path = tmp_path / name
+    path.write_bytes(b"\x89PNG\r\n")
+    assert main(["convert", str(path), str(tmp_path / "net.safetensors")]) == 2
+    wanted = f"{path}: of the type {kind}, not weights: give .safetensors, .ckpt or .pth\n"
+    assert capsys.readouterr().err.endswith(wanted)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_an_unsafe_pickle_is_refused_with_its_names(tmp_path, capsys, zipped, micro):
     content = {"state_dict": published(micro), "args": Payload(), "more": collections.Counter()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import mimetypes
 import pickle
 import pickletools
 import re
@@ -83,7 +84,12 @@ def stand_in(path: Path) -> str:
         return "a web page, not the file: the server wanted a confirmation or a login; get it again"
     if head.startswith(b"version https://git-lfs"):
         return "a pointer of Git LFS, not the file: get that with git lfs pull"
-    return _EXPORT if path.suffix in _EXPORTS else ""
+    if path.suffix in _EXPORTS:
+        return _EXPORT
+    kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
+    if kind in ("image", "video", "audio", "text"):
+        return f"of the type {kind}, not weights: give .safetensors, .ckpt or .pth"
+    return ""
 
 
 def _blocked_globals(path: Path) -> list[str]:
