@@ -37,6 +37,7 @@ class Command:
         raw: the module parses its own words and has its own examples.
         whole: the module's ``run`` also takes this table.
         resumes: typed again after Ctrl+C, it goes on; not of those that are ``raw``.
+        processes: those of a job, as torchrun starts them, share its work.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Command:
         raw: bool = False,
         whole: bool = False,
         resumes: bool = False,
+        processes: bool = False,
     ) -> None:
         self.module, self.help, self.examples = module, help, examples
-        self.raw, self.whole, self.resumes = raw, whole, resumes
+        self.raw, self.whole, self.resumes, self.processes = raw, whole, resumes, processes
 
     def load(self) -> ModuleType:
         """Its module."""
@@ -82,10 +84,10 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo serve --model supernet.safetensors --device cuda",
         "vizoo serve --host 0.0.0.0 --name stereo.example.org --max-upload 50",
     ),
-    "fit": Command("cli.fit", "train a model from a config", raw=True),
-    "validate": Command("cli.fit", "run the validation set through a model", raw=True),
-    "test": Command("cli.fit", "run the test set through a model", raw=True),
-    "predict": Command("cli.fit", "run the prediction set through a model", raw=True),
+    "fit": Command("cli.fit", "train a model from a config", raw=True, processes=True),
+    "validate": Command("cli.fit", "run a model on the validation set", raw=True, processes=True),
+    "test": Command("cli.fit", "run a model on the test set", raw=True, processes=True),
+    "predict": Command("cli.fit", "run a model on the prediction set", raw=True, processes=True),
     "infer": {
         "stereo": Command(
             "cli.infer_stereo",
@@ -220,6 +222,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo comm measure --processes 4 --out link.json",
             "torchrun --nnodes 2 --nproc-per-node 8 ... -m vizoo comm measure --device cuda "
             "--out link.json",
+            processes=True,
         ),
         "plan": Command(
             "cli.comm_plan",
@@ -264,6 +267,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/loss --direct --input 32x32 --out front",
         resumes=True,
+        processes=True,
     ),
     "split": Command(
         "cli.split",
@@ -442,6 +446,11 @@ def _dispatch(words: list[str]) -> int:
             return 0 if rest else 2
         kind, *rest = rest
         entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
+    if not entry.processes and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise ValueError(
+            f"vizoo {name} runs in one process: start it without torchrun (WORLD_SIZE is "
+            f"{os.environ['WORLD_SIZE']}); fit, search and comm measure use several"
+        )
     if name == "fit":
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -28,9 +28,9 @@ from ._lightning import HelpFormatter, SavedConfig, VizooCLI
 
 _SUBCOMMANDS = {
     "fit": "train a model",
-    "validate": "run the validation set through a model",
-    "test": "run the test set through a model",
-    "predict": "run the prediction set through a model",
+    "validate": "run a model on the validation set",
+    "test": "run a model on the test set",
+    "predict": "run a model on the prediction set",
 }
 _EXAMPLES = """\
 examples:

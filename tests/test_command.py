@@ -131,6 +131,21 @@ def test_errors_are_one_line(capsys, words, says):
     assert said.startswith("vizoo: error: ") and says in said and said.count("\n") == 1
 
 
+def test_a_command_of_one_process_refuses_several(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for words in (["rank"], ["latency", "show", "table.json"]):
+        assert command.main(words) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and said.startswith(
+            f"vizoo: error: vizoo {' '.join(words[:2])} runs in one process: start it without "
+        )
+    assert command.main(["search", "--help"]) == 0
+    rows = [row for row in command.COMMANDS.values() if isinstance(row, command.Command)]
+    rows += command.COMMANDS["comm"].values()
+    modules = {row.module for row in rows if row.processes}
+    assert modules == {"cli.fit", "cli.search", "cli.comm_measure"}
+
+
 def test_options_stand_between_arguments_and_none_behind_two_dashes():
     row = command.COMMANDS["rectify"]
     parser = command._parser("rectify", row, row.load())
