@@ -69,7 +69,8 @@ def run(args: list[str]) -> int:
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
     except (Exception, SIGTERMException) as error:
-        _tell_how_to_resume(args, keeper)
+        if not _starts_again():
+            _tell_how_to_resume(args, keeper)
         # A signal to the whole group kills what loads data first, which fails in several ways.
         if keeper.terminated or isinstance(error, SIGTERMException):
             return 143
@@ -79,9 +80,14 @@ def run(args: list[str]) -> int:
             raise FileNotFoundError(own_words(str(error))) from error
         raise
     except KeyboardInterrupt:
-        if keeper.interruption is None:  # before any training
+        if keeper.interruption is None or args[0] != "fit":  # before any training
             raise
-        _tell_how_to_resume(args, keeper)
+        if keeper.written:
+            _tell_how_to_resume(args, keeper)
+        else:
+            rank_zero_only(print)(
+                "vizoo: stopped before last.ckpt was written: start it again", file=sys.stderr
+            )
         return 130
     if keeper.written:
         rank_zero_only(print)(f"last checkpoint: {keeper.path}")
@@ -149,6 +155,13 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
         },
         args=args,
     )
+
+
+def _starts_again() -> bool:
+    """Whether torchrun starts the processes again after one that failed."""
+    restarts = (os.environ.get(f"TORCHELASTIC_{n}", 0) for n in ("RESTART_COUNT", "MAX_RESTARTS"))
+    done, most = map(int, restarts)
+    return done < most
 
 
 def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:

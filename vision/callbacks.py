@@ -183,10 +183,13 @@ class StopTogether(Callback):
 
     Lightning's own handler waits for the others within the signal, while they may wait for this
     process to finish its step.
+
+    Attributes:
+        asked: whether this process got the signal.
     """
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the signal over until the fit ends, when Lightning puts back what was there."""
@@ -196,16 +199,16 @@ class StopTogether(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Agree; Lightning looks at its flag after every step and epoch."""
         if trainer.world_size > 1:
-            stop = trainer.strategy.reduce_boolean_decision(self._asked, all=False)
+            stop = trainer.strategy.reduce_boolean_decision(self.asked, all=False)
             trainer._signal_connector.received_sigterm = stop
 
     def on_exception(self, trainer: Trainer, *_: Any) -> None:
         """A signal to the whole group also ends what loads data, before a step could agree."""
-        if self._asked:
+        if self.asked:
             trainer._signal_connector.received_sigterm = True
 
     def _ask(self, number: int, frame: Any) -> None:
-        self._asked = True
+        self.asked = True
 
 
 class KeepLast(Checkpoint):
@@ -224,7 +227,6 @@ class KeepLast(Checkpoint):
     Attributes:
         path: the file, or None before `setup`.
         interruption: the exception that ended the run, or None.
-        terminated: whether the run was sent a SIGTERM, whatever exception came of it.
         best_model_path: empty; Lightning asks the first checkpoint callback for it.
     """
 
@@ -233,7 +235,7 @@ class KeepLast(Checkpoint):
     def __init__(self) -> None:
         self.path: Path | None = None
         self.interruption: BaseException | None = None
-        self.terminated = False
+        self._trainer: Any = None
         self._step_saved = 0
         self._step_resumed: int | None = None
         self._earlier: int | None = None
@@ -243,8 +245,17 @@ class KeepLast(Checkpoint):
         """Whether this run wrote the file."""
         return self._step_saved > 0
 
+    @property
+    def terminated(self) -> bool:
+        """Whether the run was sent a SIGTERM, whatever exception came of it, and of which hook."""
+        if self._trainer is None:
+            return False
+        together = (c for c in self._trainer.callbacks if isinstance(c, StopTogether))
+        return self._trainer.received_sigterm or any(callback.asked for callback in together)
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Choose the folder."""
+        self._trainer = trainer
         folder = trainer.log_dir or trainer.default_root_dir  # broadcasts: every rank asks
         self.path = Path(folder) / "checkpoints" / "last.ckpt"
 
@@ -275,7 +286,6 @@ class KeepLast(Checkpoint):
         Those of SIGTERM stop behind the same step, those of Ctrl+C anywhere.
         """
         self.interruption = exception
-        self.terminated = trainer.received_sigterm
         epoch: Any = trainer.fit_loop.epoch_progress.current
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):

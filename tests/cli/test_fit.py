@@ -158,6 +158,45 @@ def test_interrupt_and_resume(toy, capsys, monkeypatch):
     assert checkpoint()["global_step"] == 4
 
 
+def test_an_interrupt_before_there_is_a_checkpoint(toy, capsys):
+    assert main([*FIT, "--model.interrupt_at=0"]) == 130
+    said = capsys.readouterr().err
+    assert said.endswith("vizoo: stopped before last.ckpt was written: start it again\n")
+
+
+def test_how_to_resume_is_not_told_where_torchrun_restarts(toy, capsys, monkeypatch):
+    import toytask
+
+    def step(self, batch, index):
+        if self.global_step == 3:
+            raise ValueError("no more")
+        return self.net(batch[0]).square().mean()
+
+    monkeypatch.setattr(toytask.Toy, "training_step", step)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
+    for restarts in range(3):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restarts))
+        assert main(FIT) == 2
+        assert ("resume with: " in capsys.readouterr().err) == (restarts == 2)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
+def test_what_a_sigterm_kills_may_fail_in_any_hook(toy, monkeypatch):
+    import toytask
+
+    def step(self, batch, index):
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+
+    monkeypatch.setattr(toytask.Toy, "training_step", step)
+    monkeypatch.setattr(callbacks.StopTogether, "on_exception", step)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(FIT) == 143
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
 def test_interrupt_by_signal(toy):
     words = ("--trainer.max_epochs=-1", "--model.lr=0.01")

@@ -131,6 +131,8 @@ class InMemorySnapshot(Checkpoint):
         )
         newest = self._store.newest()
         if newest is None:
+            if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)):
+                rank_zero_info("no snapshot yet: the run that was started again begins anew")
             return
         step, packed, stream, where = newest
         own = unpack(packed)
@@ -203,7 +205,7 @@ class InMemorySnapshot(Checkpoint):
         self._store.take(step, pack(own, check=not self._taken), Shared(tensors))
         self._step, self._taken = step, True
         self.seconds = time.perf_counter() - start
-        pl_module.log("snapshot/seconds", self.seconds)
+        pl_module.log("snapshot/seconds", self.seconds, sync_dist=True, reduce_fx="max")
 
 
 def _validates(trainer: Trainer, batch_idx: int) -> bool:

@@ -252,6 +252,15 @@ def test_a_killed_training_goes_on(tmp_path, memory):
     assert again == expected and seen[0][0] == 9
 
 
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_a_restart_without_a_snapshot_is_said(tmp_path, memory, monkeypatch, restarts):
+    said = []
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.snapshot.rank_zero_info", said.append)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    assert fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(0))[0] is None
+    assert [text.partition(":")[0] for text in said] == ["no snapshot yet"] * int(restarts)
+
+
 def test_snapshots_of_the_disk_serve_where_memory_is_lost(tmp_path, memory):
     def snapshot():
         return InMemorySnapshot(3, persist_every=2, memory=str(memory), disk=f"{tmp_path}/disk")
