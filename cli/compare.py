@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     shows = Console(stderr=True).is_interactive
     if args.threads:
         torch.set_num_threads(args.threads)
-    with progress() as report, ended_by_sigterm():
+    with ended_by_sigterm(), progress() as report:
 
         def tell(what: str, done: int, total: int) -> None:
             if what and not shows:  # a line now, since the next call may be hours away

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             due = time.perf_counter() + _SAVE_EVERY
 
     try:
-        with progress_bar("evaluating subnets") as tell, ended_by_sigterm():
+        with ended_by_sigterm(), progress_bar("evaluating subnets") as tell:
             ranking = rank(
                 leaves, evaluate, chosen, evaluations=evaluations, keep=keep, report=tell
             )

@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     evaluations, kept_at = open_evaluations(args, leaves, space)
     executor = QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate)
-    with executor, progress() as report, ended_by_sigterm():
+    with ended_by_sigterm(), executor, progress() as report:
         searched = search(
             bench,
             evaluate,

@@ -21,8 +21,20 @@ def ended_by_sigterm() -> Iterator[None]:
 
     Lightning's loops would end with 0, or in a last batch go on. For the main thread.
     """
-    with _heard(lambda number, _: sys.exit(128 + number), "SIGTERM"):
-        yield
+    heard: list[int] = []
+
+    def end(number: int, frame: Any) -> None:
+        heard.append(number)
+        sys.exit(128 + number)
+
+    with _heard(end, "SIGTERM"):
+        try:
+            yield
+        except RuntimeError:
+            if not heard:
+                raise
+            # A loader's: a signal to the whole group kills its processes, too.
+            raise SystemExit(128 + heard[0]) from None
 
 
 @contextmanager

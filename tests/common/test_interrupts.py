@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch.demos.boring_classes import BoringModel
 from trainers import quiet_trainer
 
-from vizoo.common.interrupts import noted_signals, raised_interrupts
+from vizoo.common.interrupts import ended_by_sigterm, noted_signals, raised_interrupts
 
 
 def send(number):
@@ -61,6 +61,18 @@ def test_a_trainer_that_is_interrupted_raises_it(loop, tmp_path):
     with pytest.raises(KeyboardInterrupt), raised_interrupts():
         getattr(trainer, loop)(Interrupted())
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+def test_what_dies_of_a_sigterm_to_the_group_is_no_error_of_its_own():
+    lost = RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated.")
+    with pytest.raises(RuntimeError, match="pid 7"), ended_by_sigterm():
+        raise lost
+    with pytest.raises(SystemExit) as stop, ended_by_sigterm():
+        try:
+            send(signal.SIGTERM)
+        finally:
+            raise lost
+    assert stop.value.code == 143 and stop.value.__suppress_context__
 
 
 def test_a_program_may_end_itself():

@@ -64,8 +64,9 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not SystemExit:  # of SIGTERM, which torchrun sends to all
+            self.close()
 
 
 class SerialExecutor(Executor):

@@ -44,6 +44,16 @@ def start():
         process.join()
 
 
+def test_no_farewell_where_sigterm_ends_the_process():
+    store = dist.HashStore()
+    with pytest.raises(SystemExit), QueueExecutor(len, store):
+        said = store.get("round")
+        dist.PrefixStore(said.split()[0].decode(), store).add("joined", 1)  # and never leaves
+        start = time.monotonic()
+        sys.exit(143)
+    assert store.get("round") == said and time.monotonic() - start < 1
+
+
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The search in one process, and what it evaluated."""
