@@ -7,18 +7,21 @@ import copy
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jsonargparse import ArgumentParser
 from jsonargparse.typing import PositiveInt
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.cli import LightningArgumentParser
 
-from ...nas.architecture import json_digest
+from ...nas.architecture import json_digest, near
 from ...vision.configs.builtin import read_config
 from ...vision.configs.messages import condense
 from ...vision.subnets.best import checked_limits
+from ..task import ClassificationTask
 
 __all__ = ["CompareConfig", "Pick", "Row", "Search", "share_of"]
 
@@ -164,6 +167,21 @@ def share_of(bound: float | str) -> float | None:
     return share
 
 
+def _rows(config: str, said: Mapping[str, Any]) -> dict[str, Row]:
+    parser, rows = LightningArgumentParser(exit_on_error=False), {}
+    parser.add_argument("--rows", type=dict[str, Row])
+    for name, row in said.items():
+        try:
+            parsed = parser.parse_object({"rows": {name: row}})
+            rows |= getattr(parser, "instantiate", parser.instantiate_classes)(parsed).rows
+        except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
+            # Of classes the user writes nothing.
+            text = re.sub(r"Problem with given class_path '\S+': ", "", condense(str(error)))
+            text = re.sub(r'Parser key "(\w+)"', r"\1", text.removeprefix('Parser key "rows": '))
+            raise ValueError(f"{config}: row {name}: {text}") from error
+    return rows
+
+
 @dataclass(frozen=True)
 class CompareConfig:
     """A comparison, ready to run."""
@@ -195,7 +213,7 @@ class CompareConfig:
             raise ValueError(f"{name}: no config of `vizoo compare`: it has no `{missing[0]}`")
         parser = LightningArgumentParser(exit_on_error=False)
         parser.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
-        parser.add_argument("--rows", type=dict[str, Row])
+        parser.add_argument("--rows", type=dict[str, Any])
         parser.add_argument("--training", type=dict[str, Any])
         parser.add_argument("--seeds", type=list[int])
         parser.add_argument("--size", type=tuple[int, int])
@@ -209,11 +227,18 @@ class CompareConfig:
             raise ValueError(f"{name}: {condense(str(error))}") from error
         if not made.rows or not made.seeds:
             raise ValueError(f"{name}: a comparison needs rows and seeds")
+        rows = _rows(name, made.rows)
+        arguments = ArgumentParser().add_class_arguments
+        skipped = {"model", "model_args"}  # of rows
+        recipe = ["epochs", *arguments(ClassificationTask, fail_untyped=False, skip=skipped)]
+        for key in made.training:
+            if key not in recipe:
+                raise ValueError(f"{name}: training: there is no {key!r}{near(key, recipe)}")
         epochs = made.training.get("epochs")
         if not isinstance(epochs, int) or epochs < 1:
             raise ValueError(f"{name}: training: epochs are needed, at least 1")
         sizes = made.size, made.batch
-        return cls(name, made.data, made.rows, made.training, made.seeds, *sizes, content)
+        return cls(name, made.data, rows, made.training, made.seeds, *sizes, content)
 
     def digest(self, row: str) -> str:
         """Names all that the runs of a row depend on."""

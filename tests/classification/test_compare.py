@@ -146,14 +146,30 @@ def write(tmp_path):
     ("rows", "message"),
     [
         ({}, "needs rows and seeds"),
-        ({"a": {**CELLS, "pik": {"by": "random"}}}, "pik"),
-        ({"a": {**CELLS, "pick": {"by": "luck"}}}, "luck"),
+        ({"a": {**CELLS, "pik": {"by": "random"}}}, "row a: Option 'pik"),
+        (
+            {"a": {**CELLS, "pretrian": 2}},
+            "yaml: row a: Option 'pretrian' is not accepted; did you mean 'pretrain'?",
+        ),
+        (
+            {"a": CELLS, "b": {**CELLS, "pick": {"by": "random", "sample": 3}}},
+            "yaml: row b: pick: Option 'sample' is not accepted; did you mean 'samples'?",
+        ),
+        ({"a": {**CELLS, "pick": {"by": "luck"}}}, "row a: pick: by: expected one of .*luck$"),
+        (
+            {"a": {**CELLS, "pick": {"by": "rankng"}}},
+            "value: rankng; did you mean 'ranking'?",
+        ),
+        (
+            {"a": {**CELLS, "search": {"method": "oneshot", "epochs": 1}}},
+            "row a: search: method: .* value: oneshot; did you mean 'one_shot'?",
+        ),
         ({"a": {**CELLS, "pick": {"by": "ranking"}}}, "pick ranking needs a search"),
         ({"a": {**CELLS, "search": ONE_SHOT}}, "search one_shot needs a pick"),
         ({"a": {**CELLS, "limits": {"macs": 9}}}, "limits need a pick"),
         (
             {"a": {**ROWS["uniform"], "limits": {"maks": "50%"}}},
-            "unknown limit 'maks': give",
+            "row a: unknown limit 'maks': give",
         ),
         (
             {"a": {**ROWS["uniform"], "limits": {"macs": "half"}}},
@@ -388,7 +404,7 @@ def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
             {"optimizer": "adamm"},
             "row plain one: timm has no optimizer 'adamm'; did",
         ),
-        ({}, {"epoch": 1}, "row plain one: .*epoch"),
+        ({}, {"epoch": 1}, "training: there is no 'epoch'; did you mean 'epochs'?"),
     ],
 )
 def test_what_is_wrong_with_a_row_is_said_before_any_is_trained(

@@ -101,6 +101,8 @@ def _nearest_name(text: str) -> str:
     elif match := re.search(r"(?:not accept option '|arguments: --)()(\w[\w-]*)", text):
         names = ["ckpt_path", "config", "data", "model", "print_config", "seed_everything"]
         names += ["trainer"]
+    elif match := re.search(r"expected one of (.*)\. Got value: (\w+)$", text):
+        names = re.findall(r"'([^']*)'", match[1])
     elif (match := re.search(r"No module named '(\w+)'", text)) and Path(f"{match[1]}.py").exists():
         return "; `python -m vizoo` in place of `vizoo` finds modules of this folder"
     else:
