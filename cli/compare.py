@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..common.interrupts import ended_by_sigterm
+from ..common.interrupts import ended_by_sigterm, raised_interrupts
 from ..common.progress import progress
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     shows = Console(stderr=True).is_interactive
     if args.threads:
         torch.set_num_threads(args.threads)
-    with ended_by_sigterm(), progress() as report:
+    with ended_by_sigterm(), raised_interrupts(), progress() as report:
 
         def tell(what: str, done: int, total: int) -> None:
             if what and not shows:  # a line now, since the next call may be hours away

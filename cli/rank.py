@@ -13,7 +13,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..common.interrupts import ended_by_sigterm
+from ..common.interrupts import ended_by_sigterm, raised_interrupts
 from ..common.progress import progress_bar
 from ._evaluations import add_evaluation, evaluator, load_leaves, mode_of, open_evaluations
 from ._tables import comparisons, lines, write_table
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             due = time.perf_counter() + _SAVE_EVERY
 
     try:
-        with ended_by_sigterm(), progress_bar("evaluating subnets") as tell:
+        with ended_by_sigterm(), raised_interrupts(), progress_bar("evaluating subnets") as tell:
             ranking = rank(
                 leaves, evaluate, chosen, evaluations=evaluations, keep=keep, report=tell
             )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..common.interrupts import ended_by_sigterm
+from ..common.interrupts import ended_by_sigterm, raised_interrupts
 from ..common.progress import progress
 from ..common.quantities import show_quantity
 from ._evaluations import add_evaluation, evaluator, load_leaves, mode_of, open_evaluations
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     evaluations, kept_at = open_evaluations(args, leaves, space)
     executor = QueueExecutor(evaluate, job[1]) if job else SerialExecutor(evaluate)
-    with ended_by_sigterm(), executor, progress() as report:
+    with ended_by_sigterm(), raised_interrupts(), executor, progress() as report:
         searched = search(
             bench,
             evaluate,

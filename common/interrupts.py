@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ __all__ = ["ended_by_sigterm", "noted_signals", "raised_interrupts"]
 
 _ASKING = ("SIGINT", "SIGTERM", "SIGHUP")
 _INSISTING = 3  # signals
+_AGAIN = 0.1  # seconds
 
 
 @contextmanager
@@ -41,9 +43,19 @@ def ended_by_sigterm() -> Iterator[None]:
 def raised_interrupts() -> Iterator[None]:
     """Within the block Ctrl+C raises KeyboardInterrupt out of a Lightning trainer too.
 
-    A trainer would end the program with exit code 1, and leave the signal ignored.
+    A trainer would end the program with exit code 1, and leave the signal ignored. One that falls
+    where Python can raise nothing, as while a loader's process is forked, comes again.
     """
     before = signal.getsignal(signal.SIGINT)
+    process, hook = os.getpid(), sys.unraisablehook
+
+    def come_again(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:
+            hook(lost)
+        elif os.getpid() == process:  # not in what was forked
+            threading.Timer(_AGAIN, os.kill, (process, signal.SIGINT)).start()
+
+    sys.unraisablehook = come_again
     try:
         yield
     except SystemExit as stop:
@@ -51,6 +63,8 @@ def raised_interrupts() -> Iterator[None]:
             raise
         signal.signal(signal.SIGINT, before)
         raise stop.__context__ from None
+    finally:
+        sys.unraisablehook = hook
 
 
 @contextmanager

@@ -75,6 +75,26 @@ def test_what_dies_of_a_sigterm_to_the_group_is_no_error_of_its_own():
     assert stop.value.code == 143 and stop.value.__suppress_context__
 
 
+class Swallowing:
+    """What Python can raise nothing in."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __del__(self):
+        raise self.error
+
+
+def test_an_interrupt_that_python_swallows_comes_again(monkeypatch):
+    others = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: others.append(lost.exc_type))
+    with pytest.raises(KeyboardInterrupt), raised_interrupts():
+        Swallowing(ValueError())
+        Swallowing(KeyboardInterrupt())
+        time.sleep(20)
+    assert others == [ValueError]
+
+
 def test_a_program_may_end_itself():
     with pytest.raises(SystemExit, match="3"), raised_interrupts():
         sys.exit(3)
