@@ -12,6 +12,7 @@ import logging
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,8 @@ def run(args: list[str]) -> int:
             f"stereo/fadnet_generated.yaml (see `vizoo {args[0]} --help`)"
         )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
+    # The bar and its lines show what is logged in short epochs, too.
+    warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
     if any(word in ("-h", "--help") for word in args[1:]):
         return _help(_resolve_configs(args))
     keeper = KeepLast()

@@ -158,6 +158,11 @@ def test_interrupt_and_resume(toy, capsys, monkeypatch):
     assert checkpoint()["global_step"] == 4
 
 
+def test_short_epochs_are_not_warned_of(toy, recwarn):
+    assert main([*FIT, "--trainer.logger=true"]) == 0
+    assert not [w for w in recwarn if "logging interval" in str(w.message)]
+
+
 def test_an_interrupt_before_there_is_a_checkpoint(toy, capsys):
     assert main([*FIT, "--model.interrupt_at=0"]) == 130
     said = capsys.readouterr().err

@@ -252,6 +252,15 @@ def test_a_killed_training_goes_on(tmp_path, memory):
     assert again == expected and seen[0][0] == 9
 
 
+def test_how_long_training_stands_still_is_that_of_all_processes(tmp_path, memory, monkeypatch):
+    """Lightning warns of what is logged behind an epoch and is one process's."""
+    logged = []
+    monkeypatch.setattr(Task, "log", lambda self, name, value, **how: logged.append((name, how)))
+    fit(tmp_path, InMemorySnapshot(11, memory=str(memory)))
+    ways = [how for name, how in logged if name == "snapshot/seconds"]
+    assert ways == [{"sync_dist": True, "reduce_fx": "max"}] * 2
+
+
 @pytest.mark.parametrize("restarts", ["0", "1"])
 def test_a_restart_without_a_snapshot_is_said(tmp_path, memory, monkeypatch, restarts):
     said = []
