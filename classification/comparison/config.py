@@ -168,7 +168,8 @@ def share_of(bound: float | str) -> float | None:
 
 
 def _rows(config: str, said: Mapping[str, Any]) -> dict[str, Row]:
-    parser, rows = LightningArgumentParser(exit_on_error=False), {}
+    rows: dict[str, Row] = {}
+    parser = LightningArgumentParser(exit_on_error=False)
     parser.add_argument("--rows", type=dict[str, Row])
     for name, row in said.items():
         try:
