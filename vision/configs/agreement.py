@@ -50,8 +50,8 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
     if differing:
         instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
         start = "model"
-        while "task" in (arguments := given.get("init_args", {})):  # the task has the network
-            given, start = arguments["task"], f"{start}.task"
+        while isinstance(inner := (given.get("init_args") or {}).get("task"), dict):
+            given, start = inner, f"{start}.task"  # which has the network
         raise ValueError(
             f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
             f"agree, or {instead} its weights alone: {start}.{START} instead of ckpt_path"
