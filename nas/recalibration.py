@@ -173,7 +173,8 @@ def _measuring(averages: dict[_BatchNorm, _Average]) -> Iterator[None]:
     def measure(layer: _BatchNorm, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0]
         x = x.to(torch.promote_types(x.dtype, torch.float32))
-        dims = [dim for dim in range(x.dim()) if dim != 1]
+        channels = getattr(layer, "channel_dim", 1) % x.dim()
+        dims = [dim for dim in range(x.dim()) if dim != channels]
         variance, mean = torch.var_mean(x, dims, correction=0)
         averages[layer].add(mean, variance, len(x))
         _set_statistics(layer, mean, variance)

@@ -214,6 +214,8 @@ class MeshConv(nn.Module):
 class FaceNorm(nn.BatchNorm2d):
     """Batch normalisation over images and faces of (N, F, C)."""
 
+    channel_dim = -1  #: of what comes in, for `nas.recalibration`
+
     def forward(self, x: Tensor) -> Tensor:
         """(N, F, C) normalised for each channel over images and faces."""
         # As an image of height 1 with its channels last, which has the fastest kernels. Of width 1,

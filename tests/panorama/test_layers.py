@@ -9,6 +9,7 @@ import pytest
 import torch
 from sphere import REFLECTIONS, find, moves, rotations
 
+from vizoo.nas.recalibration import recalibrate
 from vizoo.panorama._spheredepth_layers import ConvNorm, LinearNorm
 from vizoo.panorama.layers import (
     FaceNorm,
@@ -210,6 +211,13 @@ def test_norm_is_that_of_all_faces(shape, dtype):
         found.backward(given)
         want.backward(given)
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_norm_is_recalibrated_by_its_channels():
+    norm, x = FaceNorm(3), 2 * torch.randn(4, 20, 3) + 1
+    recalibrate(norm, [x])
+    torch.testing.assert_close(norm.running_mean, x.mean((0, 1)))
+    torch.testing.assert_close(norm.eval()(x).var((0, 1), correction=0), torch.ones(3))
 
 
 @pytest.mark.parametrize("kind", ["conv", "linear"])
