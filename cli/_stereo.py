@@ -59,9 +59,10 @@ def add_matching(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_calibration(parser: argparse.ArgumentParser) -> None:
-    """Add what says which rectified cameras it is."""
-    parser.add_argument("--calib", metavar="FILE", help="Middlebury, ETH3D or KITTI calibration")
+def add_calibration(parser: argparse.ArgumentParser, told: str = "") -> None:
+    """Add what says which rectified cameras it is; what is told comes after ``--calib``."""
+    text = f"Middlebury, ETH3D or KITTI calibration{told}"
+    parser.add_argument("--calib", metavar="FILE", help=text)
     parser.add_argument(
         "--baseline-unit",
         choices=("mm", "cm", "m"),

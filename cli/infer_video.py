@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "frame)",
     )
     add_matching(parser)
-    add_calibration(parser)
+    add_calibration(parser, "; depth is written with --format png or rrd")
     add_raw_arguments(parser)
     add_run_arguments(parser)
 
@@ -100,6 +100,8 @@ def run(args: argparse.Namespace) -> int:
     say_passed_over((None if args.right else side_folders(Path(args.source))) or words)
     sequence = open_sequence(args.source, args.right, layout=args.layout, topics=topics)
     rectifier, calibration = rectify_frames(args, sequence)
+    if formats == ["video"] and (args.calib or args.focal):
+        warn("no depth in `--format video`; `--format png` or `rrd` writes it")
     known = list(sequence.notes)
     for note in known:
         warn(note)

@@ -282,8 +282,11 @@ def test_depth_of_rectified_videos(scene, capsys):
     assert call("left.mp4", "right.mp4", "--calib", "calib.txt", "--format", "png") == 0
     assert set(read_pixels(scene / "out/left_depth/000001.png").flat) == {4000}
     assert summary(scene)["camera"]["focal"] == 100
+    assert capsys.readouterr().err == ""
     assert call("left.mp4", "right.mp4", "--focal", "50", "--baseline", "0.2") == 0
     assert summary(scene)["camera"]["focal"] == 50
+    said = "no depth in `--format video`; `--format png` or `rrd` writes it"
+    assert capsys.readouterr().err == f"vizoo: warning: {said}\n"
 
 
 def test_depth_of_a_folder_with_its_calibration(scene):
