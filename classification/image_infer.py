@@ -201,8 +201,8 @@ class ImagePredictor:
         """Classify images at once.
 
         Args:
-            images: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors in [0, 1], of any sizes;
-                or what `prepare` made of them.
+            images: paths, uint8 or uint16 arrays, (H, W, 3) RGB or (H, W) grey, or (3, H, W)
+                tensors in [0, 1], of any sizes; or what `prepare` made of them.
             method: of the maps, one of `METHODS`; None for no maps.
             layer: of Grad-CAM; detectors have none.
             explained: the class that the maps are for; None for the most probable one.

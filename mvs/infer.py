@@ -27,7 +27,7 @@ from ..datasets.mvs.cameras import lift
 from ..datasets.mvs.scene import Scene, View
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
-from ..vision.io.images import ImageLike, as_image, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_views, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.runtimes import fingerprint
 from ..vision.viz.colour import disparity_picture
@@ -143,8 +143,9 @@ class MVSPredictor:
         """Find the depth of the first view.
 
         Args:
-            images: two or more of one size: paths, (H, W, 3) uint8 RGB arrays or (3, H, W) tensors
-                in [0, 1]. Files are taken as they are stored, whatever orientation EXIF notes.
+            images: two or more of one size: paths, uint8 or uint16 arrays, (H, W, 3) RGB or (H, W)
+                grey, or (3, H, W) tensors in [0, 1]. Files are taken as they are stored, whatever
+                orientation EXIF notes.
             intrinsics: (V, 3, 3), pixels of these images; on any device, as are the extrinsics.
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them, see
@@ -165,12 +166,14 @@ class MVSPredictor:
                 raise ValueError(f"{name} must be {wanted}, got {tuple(matrices.shape)}")
         if depth_range is not None and not 0 < depth_range[0] < depth_range[1] < float("inf"):
             raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
+        given = [i for i, one in enumerate(images) if not isinstance(one, (str, os.PathLike))]
+        opened = iter(as_views([images[i] for i in given], [f"view {i}" for i in given]))
         views = []
         for i, image in enumerate(images):
             if isinstance(image, (str, os.PathLike)):
                 shown: str | Tensor = os.fspath(image)
             else:
-                shown = as_image(image, f"view {i}")
+                shown = next(opened)
             camera = intrinsics[i].detach().cpu(), extrinsics[i].detach().cpu(), depth_range
             views.append(View(str(i), shown, *camera, camera_file=f"view {i}"))
         others = [(index, 1.0) for index in range(1, len(views))]

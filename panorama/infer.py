@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from ..common.devices import choose_device, choose_dtype
 from ..common.files import atomic_write, check_formats
 from ..common.summaries import spread
-from ..datasets.panorama.base import as_colours, is_whole_sphere
+from ..datasets.panorama.base import is_whole_sphere
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, convert, standalone
 from ..vision.io.exr import write_exr
-from ..vision.io.images import ImageLike, as_image, read_pixels, to_bytes, write_image
+from ..vision.io.images import ImageLike, as_views, to_bytes, write_image
 from ..vision.io.pfm import write_pfm
 from ..vision.io.ply import write_mesh, write_ply
 from ..vision.viz.cloud import inside_picture
@@ -223,8 +223,8 @@ class PanoramaPredictor:
         """Find the depth of one panorama.
 
         Args:
-            image: of the whole sphere: a path, an (H, W, 3) uint8 RGB array or a (3, H, W) tensor
-                in [0, 1].
+            image: of the whole sphere: a path, a uint8 or uint16 array, (H, W, 3) RGB or (H, W)
+                grey, or a (3, H, W) tensor in [0, 1].
             mode: how the depth of a pixel comes from the faces', `nearest` or `linear`, see
                 `faces_to_equirectangular`.
 
@@ -235,9 +235,7 @@ class PanoramaPredictor:
         Warns (``UserWarning``) where the image is not twice as wide as it is high, to
         half a per cent.
         """
-        if isinstance(image, (str, os.PathLike)):
-            image = as_colours(read_pixels(image))
-        planes = as_image(image)
+        (planes,) = as_views([image], ["image"])
         height, width = planes.shape[1:]
         if not is_whole_sphere(height, width):
             warnings.warn(

@@ -136,7 +136,8 @@ class StereoPredictor:
         """Find the disparity of one pair.
 
         Args:
-            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            left: a path, a uint8 or uint16 array, (H, W, 3) RGB or (H, W) grey, or a (3, H, W)
+                tensor in [0, 1].
             right: likewise; of the same size, both rectified.
             scale: above 0 and at most 1: the images are made smaller by it before they are
                 matched, and nearer things come within reach; the disparity is given at their own

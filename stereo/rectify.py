@@ -66,7 +66,8 @@ class Rectifier:
         """Return the rectified pair, (H, W, 3) uint8 RGB; black where nothing was seen.
 
         Args:
-            left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+            left: a path, a uint8 or uint16 array, (H, W, 3) RGB or (H, W) grey, or a (3, H, W)
+                tensor in [0, 1].
             right: likewise.
 
         Raises:
@@ -293,7 +294,8 @@ def rectify(
 
     Args:
         rig: the cameras.
-        left: a path, an (H, W, 3) uint8 RGB array, or a (3, H, W) tensor in [0, 1].
+        left: a path, a uint8 or uint16 array, (H, W, 3) RGB or (H, W) grey, or a (3, H, W)
+            tensor in [0, 1].
         right: likewise.
         fov: see `RigRectifier`.
         size: likewise.

@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...vision.io.exr import read_exr
-from ...vision.io.images import read_pixels, to_float, used_bits
+from ...vision.io.images import as_views, read_pixels
 from ...vision.io.pairing import read_columns
 from ..cache import FileDataset, SampleCache, source_name
 from ..files import check_files, expand_path
@@ -42,7 +42,6 @@ __all__ = [
     "PanoramaRecord",
     "Stanford2D3D",
     "ThreeD60",
-    "as_colours",
     "is_whole_sphere",
 ]
 
@@ -217,15 +216,8 @@ def _read_colours(path: str) -> Tensor:
     if pixels.ndim != 3:
         raise ValueError(f"{path}: one channel; the colours of a panorama have three")
     _check_shape(path, pixels.shape)
-    return as_colours(pixels)
-
-
-def as_colours(pixels: np.ndarray) -> Tensor:
-    """Stored numbers, RGB or grey, as (3, H, W) float32 in [0, 1].
-
-    Upper bits that 16-bit ones leave empty are left out, as by `vizoo.vision.io.images.read_pair`.
-    """
-    return to_float(pixels << 16 - used_bits(pixels) if pixels.dtype == np.uint16 else pixels)
+    (colours,) = as_views([pixels], [path])
+    return colours
 
 
 def _resized(image: Tensor, height: int, width: int) -> Tensor:

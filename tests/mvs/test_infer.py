@@ -93,8 +93,10 @@ def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
     np.testing.assert_array_equal(result.image, to_bytes(scene.views[0].image))
     for file, view in zip(files, scene.views, strict=True):  # of a camera of 12 bits
         cv2.imwrite(str(file), np.uint16(to_bytes(view.image)[:, :, ::-1]) << 4)
-    again = predictor(files, intrinsics, extrinsics, (1.0, 6.0)).image
-    assert np.abs(again.astype(int) - result.image).max() <= 1
+    deep = [np.uint16(to_bytes(view.image)) << 4 for view in scene.views]
+    for images in (files, deep):
+        again = predictor(images, intrinsics, extrinsics, (1.0, 6.0)).image
+        assert np.abs(again.astype(int) - result.image).max() <= 1
 
 
 @pytest.mark.gpu

@@ -149,6 +149,7 @@ def test_shapes_of_images(tmp_path):
         Image.fromarray(np.full(pixels, 200, kind)).save(tmp_path / "image.png")
         image = predictor(tmp_path / "image.png").image
         assert image.shape == (8, 16, 3) and (image == shown).all()
+    assert (predictor(np.full((8, 16), 200, np.uint16)).image == 50).all()
     write_image(tmp_path / "odd.png", torch.rand(3, 9, 16))
     with pytest.warns(UserWarning, match="16x9 pixels are not 2:1") as told:
         odd = predictor(tmp_path / "odd.png")

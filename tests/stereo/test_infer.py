@@ -98,6 +98,10 @@ def test_paths_arrays_and_tensors_agree(pair):
     for images in (pair, [str(p) for p in pair], arrays, tensors):
         result = predictor(*images)
         np.testing.assert_array_equal(result.image, arrays[0])
+    grey = [array[..., 0] for array in arrays]
+    for images in (grey, [view.astype(np.uint16) << 4 | 15 for view in grey]):  # of 12 bits
+        shown = predictor(*images).image
+        assert np.abs(shown - grey[0][..., None].astype(int)).max() <= 1
 
 
 def test_with_calibration(pair, tmp_path, monkeypatch):

@@ -12,8 +12,10 @@ import os
 import re
 import threading
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ __all__ = [
     "ImageLike",
     "as_image",
     "as_pair",
+    "as_views",
     "image_size",
     "read_image",
     "read_pair",
@@ -87,10 +90,8 @@ def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor
     Those that deliver 10, 12 or 14 bits mostly leave the upper bits of a 16-bit file empty: then
     the largest value of so many bits is white, in both images.
     """
-    views = [read_pixels(path) for path in (left, right)]
-    spare = 16 - max(map(used_bits, views))
-    first, second = (view << spare if view.dtype == np.uint16 else view for view in views)
-    return to_float(first), to_float(second)
+    first, second = as_views([left, right], ["left", "right"])
+    return first, second
 
 
 def used_bits(pixels: np.ndarray) -> int:
@@ -109,10 +110,9 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
     """
     if isinstance(image, (str, os.PathLike)):
         return read_image(image)
-    if isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3:
-        if image.shape[2] == 3 and image.size:
-            return torch.from_numpy(image.transpose(2, 0, 1).astype(np.float32) / 255)
-    elif isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
+    if _is_picture(image):
+        return to_float(image)
+    if isinstance(image, Tensor) and image.ndim == 3 and image.shape[0] == 3:
         if image.is_floating_point() and image.numel():
             image = image.detach().float().cpu()
             low, high = (float(value) for value in image.aminmax())
@@ -124,16 +124,27 @@ def as_image(image: ImageLike, which: str = "image") -> Tensor:
             return image.clamp(0, 1) if low < 0 or high > 1 else image
     shape = getattr(image, "shape", None)
     raise ValueError(
-        f"{which}: an image is a path, a uint8 array (H, W, 3) or a float tensor (3, H, W), got "
-        f"{type(image).__name__}" + (f" of {image.dtype} {tuple(shape)}" if shape else "")
+        f"{which}: an image is a path, a uint8 or uint16 array (H, W, 3) or (H, W), or a float "
+        f"tensor (3, H, W), got {type(image).__name__}"
+        + (f" of {image.dtype} {tuple(shape)}" if shape else "")
     )
 
 
 def as_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
-    """Two images of alike cameras as `as_image` gives them; two paths as `read_pair` reads them."""
-    if isinstance(left, (str, os.PathLike)) and isinstance(right, (str, os.PathLike)):
-        return read_pair(left, right)
-    return as_image(left, "left"), as_image(right, "right")
+    """Return two images of alike cameras, see `as_views`."""
+    first, second = as_views([left, right], ["left", "right"])
+    return first, second
+
+
+def as_views(images: Sequence[ImageLike], names: Sequence[str]) -> list[Tensor]:
+    """Return images of alike cameras as `as_image` does, which messages call by the names.
+
+    Of 16-bit files and arrays the upper bits that all leave empty are left out, see `read_pair`.
+    """
+    views = [read_pixels(one) if isinstance(one, (str, os.PathLike)) else one for one in images]
+    spare = 16 - max(map(used_bits, filter(_is_picture, views)), default=16)
+    shifted = (view << spare if _is_picture(view, np.uint16) else view for view in views)
+    return [as_image(view, name) for view, name in zip(shifted, names, strict=True)]
 
 
 def image_size(path: str | os.PathLike) -> tuple[int, int]:
@@ -146,14 +157,13 @@ def image_size(path: str | os.PathLike) -> tuple[int, int]:
             names more pixels than any image may have.
     """
     try:
-        with _FILTERS, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(path, formats=_COMMON) as image:
-                if isinstance(image, TiffImageFile):  # versions of Pillow differ in what they turn
-                    return int(image.tag_v2[257]), int(image.tag_v2[256])
-                return image.size[::-1]
-    except Image.DecompressionBombError as error:
-        raise ValueError(f"{path}: too many pixels") from error
+        with _opening(), Image.open(path, formats=_COMMON) as image:
+            _check_size(image)
+            if isinstance(image, TiffImageFile):  # versions of Pillow differ in what they turn
+                return int(image.tag_v2[257]), int(image.tag_v2[256])
+            return image.size[::-1]
+    except _TooManyPixelsError as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # a header, too, is damaged in many ways
         raise ValueError(f"{path}: not an image of a common kind ({', '.join(_COMMON)})") from error
 
@@ -188,15 +198,19 @@ def read_pixels(path: str | os.PathLike, upright: bool = True) -> np.ndarray:
         return _decode(data, upright)
     except UnidentifiedImageError as error:
         raise ValueError(f"{path}: not an image (no known format)") from error
+    except _TooManyPixelsError as error:
+        raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # a decoder meets damage in many ways: SyntaxError, zlib.error, ...
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"{path}: damaged or unsupported image: {reason}") from error
 
 
 def to_float(pixels: np.ndarray) -> Tensor:
-    """Return a uint8 or uint16 array, RGB or grey, as a float32 tensor (3, H, W) in [0, 1]."""
+    """Return a uint8 or uint16 array, (H, W), (H, W, 1) or (H, W, 3), as (3, H, W) in [0, 1]."""
     if pixels.ndim == 2:
-        pixels = np.repeat(pixels[:, :, None], 3, axis=2)
+        pixels = pixels[:, :, None]
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
     scale = float(np.float32(1 / np.iinfo(pixels.dtype).max))
     planes = np.ascontiguousarray(pixels.transpose(2, 0, 1), dtype=np.float32)
     return torch.from_numpy(planes).mul_(scale).clamp_(max=1.0)
@@ -243,6 +257,41 @@ def write_image(path: str | os.PathLike, image: Tensor | np.ndarray) -> None:
         Image.fromarray(np.ascontiguousarray(pixels)).save(temporary, **_OPTIONS.get(suffix, {}))
 
 
+class _TooManyPixelsError(ValueError):
+    """An image is larger than those that are read."""
+
+
+@contextmanager
+def _opening() -> Iterator[None]:
+    """Open images without Pillow's limit and warnings: the limit here is our own.
+
+    Both are the whole process's, and threads that change them at a time would leave those of one
+    behind.
+    """
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
+def _check_size(image: Image.Image) -> None:
+    if image.width * image.height > _PIXEL_LIMIT:
+        raise _TooManyPixelsError(
+            f"{image.width}x{image.height} pixels, more than the {_PIXEL_LIMIT // 10**6} million "
+            "that are read; make it smaller"
+        )
+
+
+def _is_picture(image: object, *types: type) -> TypeGuard[np.ndarray]:
+    """Whether it is an array of pixels, of one of the types: 8 or 16 bits, grey or RGB."""
+    if not isinstance(image, np.ndarray) or image.dtype not in (types or (np.uint8, np.uint16)):
+        return False
+    return bool(image.size) and image.ndim in (2, 3) and image.shape[2:] in ((), (1,), (3,))
+
+
 def _check_png(data: bytes, path: Path) -> None:
     """Refuse a PNG whose header promises more than its bytes can hold, before memory is taken."""
     if len(data) < 33:
@@ -257,13 +306,9 @@ def _check_png(data: bytes, path: Path) -> None:
 
 def _decode(data: bytes, upright: bool) -> np.ndarray:
     try:
-        # Pillow's size warning: the limit here is our own. Filters are the whole process's, and
-        # threads that change them at a time would leave those of one behind.
-        with _FILTERS, warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _opening():
             image = Image.open(io.BytesIO(data))
-        if image.width * image.height > _PIXEL_LIMIT:
-            raise ValueError(f"{image.width}x{image.height} pixels are too many")
+        _check_size(image)
         orientation = image.getexif().get(_ORIENTATION, 1)  # of a TIFF it is gone once loaded
         image.load()
     except UnidentifiedImageError:

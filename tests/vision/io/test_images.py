@@ -17,6 +17,7 @@ from PIL import Image, UnidentifiedImageError
 
 from vizoo.vision.io.images import (
     as_image,
+    as_pair,
     image_size,
     read_image,
     read_pair,
@@ -246,9 +247,14 @@ def test_a_size_is_taken_from_images_of_common_kinds_alone(tmp_path):
         with pytest.raises(ValueError, match=f"{name}: not an image of a common kind"):
             image_size(tmp_path / name)
     huge = tmp_path / "huge.pgm"
-    huge.write_bytes(b"P5 60000 60000 255\n")
-    with pytest.raises(ValueError, match=r"huge.pgm: too many pixels"):
-        image_size(huge)
+    huge.write_bytes(b"P5 60000 50000 255\n")
+    for read in (image_size, read_image):
+        with pytest.raises(ValueError) as error:
+            read(huge)
+        assert str(error.value) == (
+            f"{huge}: 60000x50000 pixels, more than the 134 million that are read; make it smaller"
+        )
+    assert Image.MAX_IMAGE_PIXELS is not None
 
 
 @pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
@@ -268,8 +274,33 @@ def test_a_pair_is_as_bright_as_the_bits_of_its_cameras(tmp_path, bits, colours)
         torch.testing.assert_close(image, wanted / ((1 << bits) - 1), atol=2e-3, rtol=0)
 
 
-@pytest.mark.parametrize("image", [np.zeros((0, 8, 3), np.uint8), torch.zeros(3, 0, 8)])
-def test_an_image_without_pixels(image):
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+@pytest.mark.parametrize("shape", [(12, 17), (12, 17, 1), (12, 17, 3)])
+def test_arrays_are_as_their_files(tmp_path, kind, shape):
+    """12 of 16 bits in a pair; alone 16 bits are what a file's are."""
+    pixels = np.random.default_rng(0).integers(0, 256, shape).astype(kind)
+    if kind is np.uint16:
+        pixels.flat[0] = 4095
+    views, names = [pixels, pixels // 8], ["left", "right"]
+    paths = [str(tmp_path / f"{name}.png") for name in names]
+    for path, view in zip(paths, views, strict=True):
+        assert cv2.imwrite(path, view[:, :, ::-1] if shape[2:] == (3,) else view)
+    assert torch.equal(as_image(pixels), read_image(paths[0]))
+    for pair in (views, [views[0], paths[1]]):
+        for found, wanted in zip(as_pair(*pair), read_pair(*paths), strict=True):
+            assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((0, 8, 3), np.uint8),
+        np.zeros((8, 8, 4), np.uint8),
+        np.zeros((8, 8), np.int16),
+        torch.zeros(3, 0, 8),
+    ],
+)
+def test_what_is_no_image(image):
     with pytest.raises(ValueError, match="image: an image is a path, .* got "):
         as_image(image)
 
