@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..classification import NOTICE
+from ..common.devices import DTYPES
 from ..common.memory import ran_out_of_memory
 from ..common.progress import progress_bar
 from ..common.warned import collect_warnings
-from ._work import check_file, warn
+from ._work import RUNTIMES, check_file, warn
 
 if TYPE_CHECKING:
     from ..classification.ct_infer import CTPredictor
@@ -52,11 +53,14 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, runtime: bool = True) 
         parser.add_argument(
             "--runtime",
             default="torch",
+            choices=(*RUNTIMES, "auto"),
             help="what runs the network: torch; on the CPU also openvino, onnxruntime, or auto: "
             "the fastest that is installed, measured once (default: torch)",
         )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
-    parser.add_argument("--dtype", default="float32", help="float32, bfloat16 or float16")
+    parser.add_argument(
+        "--dtype", default="float32", choices=DTYPES, help="float16 on a GPU (default: float32)"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.devices import DTYPES
 from ..common.quantities import parse_quantity
 from ._int8 import add_int8, calibration, check_int8
-from ._work import check_least, parse_size, warn
+from ._work import RUNTIMES, check_least, parse_size, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,8 +66,8 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool, mixed: bo
     )
     parser.add_argument(
         "--runtime",
-        metavar="NAME",
-        help=f"what runs the networks: torch, openvino or onnxruntime (default: {table}torch)",
+        choices=RUNTIMES,
+        help=f"what runs the networks (default: {table}torch)",
     )
     parser.add_argument(
         "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"

@@ -15,6 +15,12 @@ from pathlib import Path
 
 from ..common.warned import collect_warnings
 
+RUNTIMES = (
+    "torch",
+    "openvino",
+    "onnxruntime",
+)  #: as in `vision.runtimes`, which takes long to import
+
 
 def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
     """Add ``--size``; `parse_size` reads it."""

@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser, DEFAULT_MODEL)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
-        "--format", nargs="+", metavar="F", help="of the depth: png npy exr pfm (default: all)"
+        "--format",
+        nargs="+",
+        choices=("png", "npy", "exr", "pfm"),
+        help="of the depth (default: all)",
     )
     parser.add_argument(
         "--read-back",
@@ -47,13 +50,11 @@ def run(args: argparse.Namespace) -> int:
     images = find_images(args.images)
     out = check_folder(args.out)
     check_apart(images.values(), out)
-    from ..common.files import check_formats
     from ..common.summaries import run_summary
-    from ..panorama.infer import FORMATS, PanoramaPredictor
+    from ..panorama.infer import PanoramaPredictor
 
-    formats = None if args.format is None else check_formats(args.format, FORMATS)
     predictor = PanoramaPredictor(args.model, device=args.device, dtype=args.dtype)
-    options = {"formats": formats, "max_ratio": args.max_ratio or None}
+    options = {"formats": args.format, "max_ratio": args.max_ratio or None}
 
     def work(name: str) -> dict:
         return infer_one(

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_calibration(parser)
     parser.add_argument(
-        "--format", nargs="+", metavar="F", help="of the disparity: pfm png npy (default: all)"
+        "--format", nargs="+", choices=("pfm", "png", "npy"), help="of the disparity (default: all)"
     )
     parser.add_argument(
         "--max-depth",
@@ -63,15 +63,12 @@ def run(args: argparse.Namespace) -> int:
     check_apart((file for pair in pairs.values() for file in (pair.left, pair.right)), out)
     calibrations = find_calibrations(args, pairs)
     rectifier = raw_rectifier(args, lambda: raw_size(pairs), readable(pairs))
-    from ..common.files import check_formats
     from ..common.summaries import run_summary
     from ..stereo.infer import StereoPredictor
     from ..stereo.rectification import require_content
     from ..stereo.rectify import warn_of_raw
-    from ..stereo.result import FORMATS
     from ..vision.io.images import as_image, read_pair
 
-    formats = None if args.format is None else check_formats(args.format, FORMATS)
     memory = None if args.memory is None else 1e9 * args.memory
     where = args.device, args.dtype, args.runtime
     predictor = StereoPredictor(args.model, *where, guided=args.guided)
@@ -92,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         if calibration is not None:  # refused before the network runs
             bound = calibration.fitted(width, height).ndisp
             largest = largest or (bound if args.scale == "auto" else None)
-        chosen = {"formats": formats, "max_depth": args.max_depth}
+        chosen = {"formats": args.format, "max_depth": args.max_depth}
         views = [left, right]
         del left, right
 

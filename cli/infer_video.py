@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         nargs="+",
         default=["video"],
-        metavar="F",
+        choices=("video", "png", "rrd"),
         help="video: disparity in colours, NAME_disparity.mp4 (default); png: NAME_disparity/, 16 "
         "bits a frame, 256 a pixel, and with a calibration NAME_depth/, millimetres, and NAME_left/"
         "; rrd: NAME.rrd, for rerun",

@@ -9,6 +9,8 @@ import time
 from ..common.interrupts import noted_signals
 from ._work import check_least, warn
 
+_PORTS = 65535
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -58,6 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl+C, SIGTERM or the end of the terminal; return 0."""
     check_least(args, port=1, max_upload=1, max_pixels=1, max_kept=1)
+    if args.port > _PORTS:
+        raise ValueError(f"--port {args.port}: must be at most {_PORTS}")
     from rich.console import Console
 
     from ..stereo.page import build_page

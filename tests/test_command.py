@@ -1,5 +1,6 @@
 """The `vizoo` and `lightning` commands: table, help, errors."""
 
+import argparse
 import gc
 import importlib
 import io
@@ -19,6 +20,9 @@ from terminal import run_in_terminal
 
 from vizoo import __main__ as command
 from vizoo import __version__
+from vizoo.panorama import infer as panorama
+from vizoo.stereo import result, sinks
+from vizoo.vision.runtimes import RUNTIMES
 
 OWN = ["models", "bench", "convert", "doctor", "demo", "infer stereo"]
 OWN += ["latency build", "latency show", "subnet", "search", "completion"]
@@ -98,6 +102,39 @@ def test_help_imports_nothing_heavy():
         "sys.exit(f'imported {heavy}' if heavy else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_wrong_value_imports_nothing_heavy():
+    """None waits for the start of what would take the right one."""
+    code = (
+        "import sys; from vizoo.__main__ import main;"
+        "stereo = ['infer', 'stereo', 'l.png', 'r.png', '--out', 'out'];"
+        "words = [['--dtype', 'float61'], ['--format', 'exr'], ['--runtime', 'tensorrt']];"
+        "wrong = [*([*stereo, *pair] for pair in words), ['serve', '--port', '99999']];"
+        "codes = [main(line) for line in wrong];"
+        "heavy = {'torch', 'lightning', 'numpy', 'cv2', 'rich'} & set(sys.modules);"
+        "sys.exit(0 if codes == [2] * 4 and not heavy else f'{codes}, imported {heavy}')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--port 99999: must be at most 65535" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "option", "known"),
+    [
+        ("infer_stereo", "--format", result.FORMATS),
+        ("infer_video", "--format", sinks.FORMATS),
+        ("infer_panorama", "--format", panorama.FORMATS),
+        ("infer_stereo", "--runtime", (*RUNTIMES, "auto")),
+        ("subnet", "--runtime", tuple(RUNTIMES)),
+    ],
+)
+def test_choices_are_what_is_known(module, option, known):
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"vizoo.cli.{module}").add_arguments(parser)
+    (choices,) = (action.choices for action in parser._actions if option in action.option_strings)
+    assert choices == known
 
 
 def test_garbage_is_not_looked_for_while_a_command_is_imported(monkeypatch):

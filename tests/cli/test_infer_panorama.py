@@ -81,7 +81,7 @@ def test_several_of_which_one_is_damaged(weights, tmp_path, capsys):
         ((".", "--out", "o", "--model", "X"), "no image in this folder"),
         (("rooms/a.png", "--out", "rooms", "--model", "X"), "--out rooms is where a.png lies"),
         (("rooms/a.png", "--out", "rooms/a.png", "--model", "X"), "a.png is a file"),
-        (("rooms/a.png", "--out", "o", "--model", "X", "--format", "tif"), "unknown format 'tif'"),
+        (("rooms/a.png", "--out", "o", "--model", "X", "--format", "tif"), "invalid choice: 'tif'"),
         (("rooms/a.png", "--out", "o", "--model", "X", "--max-ratio", "0.5"), "--max-ratio 0.5"),
         (("rooms/a.png", "--out", "o", "--model", "X", "--max-ratio", "nan"), "--max-ratio nan"),
         (("rooms/a.png", "--out", "o", "--modle", "X"), "did you mean --model"),

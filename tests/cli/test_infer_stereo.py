@@ -350,7 +350,7 @@ def test_bad_images(scene, capsys):
     ("words", "message"),
     [
         (("--model", "fadnet_plus_tyny"), "did you mean fadnet_plus_tiny"),
-        (("--runtime", "tensorrt"), "runtime 'tensorrt': there are torch, openvino, onnxruntime"),
+        (("--runtime", "tensorrt"), "--runtime: invalid choice: 'tensorrt'"),
         (("--model", "none.ckpt"), "none.ckpt: no such weight file"),
         (("--model", "stand-in", "--focal", "100"), "--focal needs --baseline too"),
         (("--model", "stand-in", "--baseline", "1"), "--baseline needs --focal too"),
@@ -369,8 +369,8 @@ def test_bad_images(scene, capsys):
         (("--model", "stand-in", "--calib", "l.png"), "not a calibration file"),
         (("--model", "stand-in", "--calib", "none.txt"), "no such calibration file"),
         (("--model", "stand-in", "--max-depth", "inf"), "--max-depth needs a calibration"),
-        (("--model", "stand-in", "--format", "tiff"), "unknown format 'tiff'"),
-        (("--model", "stand-in", "--dtype", "half"), "dtype 'half' is not one of"),
+        (("--model", "stand-in", "--format", "tiff"), "--format: invalid choice: 'tiff'"),
+        (("--model", "stand-in", "--dtype", "half"), "--dtype: invalid choice: 'half'"),
         (("--model", "stand-in", "--list", "pairs.txt"), "not both"),
     ],
 )

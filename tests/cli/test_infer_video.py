@@ -315,7 +315,7 @@ def test_the_grey_cameras_of_a_folder(scene):
     [
         ("gone.mp4", "gone.mp4: no such file or folder"),
         ("left.mp4", "neither its halves"),
-        ("left.mp4 right.mp4 --format gif", "unknown format 'gif': video, png, rrd"),
+        ("left.mp4 right.mp4 --format gif", "--format: invalid choice: 'gif'"),
         ("left.mp4 right.mp4 --frames 0", "--frames 0: must be at least 1"),
         ("left.mp4 right.mp4 --rate 0", "--rate 0: frames a second"),
         ("left.mp4 right.mp4 --colours 9 3", "--colours 9 3: two disparities"),
