@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     from ..vision.configs.task import FitConfig
     from ..vision.hub.weights import save_weights
     from ..vision.subnets.bench import begun, load_supernet
-    from ..vision.subnets.best import cut, table_beside
+    from ..vision.subnets.best import cost_predictors, cut, moved_table, table_beside, within_reach
 
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
@@ -105,13 +105,17 @@ def run(args: argparse.Namespace) -> int:
             f"{own}: a latency table of another supernet, size or machine; name another --out, or "
             "remove it"
         )
+    if near is not None:
+        table = moved_table(near, bench)
+    if wanted is None and table is not None and (limit := bounds.get("latency")):
+        within_reach(bench, cost_predictors(bench, table), {"latency": limit})
     # Before the search, so that a config that will not do costs nothing.
     errors = None if judge is None else Errors(bench, judge, config, args.batches)
     if errors is not None:
         errors.of_largest(remember=args.evaluate is None)
     named = None
     if wanted is None:
-        subnet, named = _searched(args, bench, bounds, table, near, own if measured else None)
+        subnet, named = _searched(args, bench, bounds, table, own if measured else None)
     else:
         subnet = cut(bench, wanted, bounds, {}, bench.costs(wanted), [])
     estimated = recalibrated(subnet.network, errors, config, args.batches, bench)
@@ -135,8 +139,7 @@ def run(args: argparse.Namespace) -> int:
         "table": str(own) if measured and near is None else args.table,
         "table_moved_from": None if near is None else str(near.conditions),
     }
-    kept = ["supernet", "limits", "predicted", "measured", "recalibrated", "errors"]
-    kept += ["described", "software"]
+    kept = "supernet limits predicted measured recalibrated errors described software".split()
     save_weights(subnet.network, out, **{name: report[name] for name in kept})
     write_json(out.with_suffix(".json"), report)
     report = {"file": str(out), "seconds": round(time.perf_counter() - start, 1), **report}
@@ -149,18 +152,15 @@ def _searched(
     bench: Bench,
     bounds: dict[str, float],
     table: LatencyTable | None,
-    near: LatencyTable | None,
     own: Path | None,
 ) -> tuple[Subnet, str]:
     """The best subnet, and what it was chosen for; `own` is where a table that is needed goes."""
     from ..common.progress import progress_bar
     from ..vision.subnets.bench import begun
-    from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors, moved_table
+    from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors
     from ..vision.subnets.evaluations import Evaluations, evaluations_beside
 
-    if near is not None:
-        table = moved_table(near, bench)
-    elif own is not None:
+    if table is None and own is not None:
         with progress_bar("measuring subnets, since no --table is given") as tell:
             table = begun(bench, own) or bench.table()
             table = bench.complete(table, path=own, report=tell, **OWN_TABLE)

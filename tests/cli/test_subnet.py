@@ -10,6 +10,7 @@ import toy_supernet
 import yaml
 
 from vizoo.__main__ import main
+from vizoo.cli import _errors
 from vizoo.nas.efficiency.table import LatencyTable
 from vizoo.nas.space import Architecture
 from vizoo.nas.supernet import extract, search_space
@@ -564,10 +565,13 @@ def test_what_is_read_is_not_overwritten(supernet, capsys, tmp_path, option):
     assert f"{out}: would overwrite {name}; choose another name" in said
 
 
-def test_an_impossible_latency(table, capsys):
+def test_an_impossible_latency(table, capsys, monkeypatch):
+    """Found by the table, before the largest subnet is evaluated."""
     low = table.of(table.samples[0])
+    monkeypatch.setattr(_errors.Errors, "of_largest", lambda *_, **__: pytest.fail("evaluated"))
     capsys.readouterr()
-    assert subnet("--max-latency", f"{low / 100:.6f}ms", "--table", "table.json") == 2
+    words = ("--table", "table.json", "--evaluate", "toy.yaml")
+    assert subnet("--max-latency", f"{low / 100:.6f}ms", *words) == 2
     said = capsys.readouterr().err
     assert "no architecture has a latency of at most" in said and "smallest reachable is" in said
 
