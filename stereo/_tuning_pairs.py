@@ -73,8 +73,8 @@ def usable_pairs(
             skip(name, skipped[name])
     report("pairs", count, count)
     if not usable:
-        first = "".join(f": {name}: {reason}" for name, reason in list(skipped.items())[:1])
-        raise ValueError(f"none of {len(pairs)} pairs can be used{first}")
+        told = [why if name in why else f"{name}: {why}" for name, why in skipped.items()]
+        raise ValueError(": ".join([f"none of {len(pairs)} pairs can be used", *told[:1]]))
     return usable, skipped
 
 

@@ -362,6 +362,10 @@ def test_pairs_that_will_not_do_are_skipped(net, tmp_path):
     assert not any("\n" in reason for reason in skipped.values())
     with pytest.raises(ValueError, match="none of 1 pairs can be used: pair 1: .*same picture"):
         tune(net, [(left, left)], **QUICK)
+    gone = tmp_path / "none.png"
+    with pytest.raises(ValueError) as error:
+        tune(net, [(gone, gone)], **QUICK)
+    assert str(error.value) == f"none of 1 pairs can be used: {gone}: no such file"
     with pytest.raises(ValueError, match="none of 0 pairs can be used"):
         tune(net, [], **QUICK)
 
