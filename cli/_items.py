@@ -40,10 +40,10 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, default: str | None = None, told: str = "") -> None:
-    """Add ``--model``; what is told comes last."""
+    """Add ``--model``; what is told comes before the default."""
     known = "NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, a weight file, or a "
-    told = f" (default: {default})" if default else told
     text = f"{known}checkpoint of `vizoo fit`{told}"
+    text += f" (default: {default})" if default else ""
     parser.add_argument("--model", metavar="NAME|FILE", default=default, help=text)
 
 

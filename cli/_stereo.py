@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..stereo import DEFAULT_MODEL
 from ._cameras import common_calibration, raw_rectifier
+from ._items import add_model
 from ._work import number, positive, refuse, share
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 # More frames by whose matches a rig is estimated, out of so many, and levels that these vary by.
 _ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
+
+
+def add_stereo_model(parser: argparse.ArgumentParser) -> None:
+    """Add ``--model`` of what takes exported files too."""
+    told = ", or what `vizoo export --dynamic` made (.onnx, .xml)"
+    add_model(parser, DEFAULT_MODEL, told)
 
 
 def add_matching(parser: argparse.ArgumentParser) -> None:

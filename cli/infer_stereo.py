@@ -9,10 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments, find_calibrations, raw_rectifier, raw_size, readable
-from ._items import add_model, add_pairs, add_run_arguments, end_run, infer_items, infer_one
-from ._stereo import add_calibration, add_matching
+from ._items import add_pairs, add_run_arguments, end_run, infer_items, infer_one
+from ._stereo import add_calibration, add_matching, add_stereo_model
 from ._work import check_apart, check_folder, number, positive, warn
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ _CHECKED = 5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_pairs(parser)
-    add_model(parser, DEFAULT_MODEL)
+    add_stereo_model(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     add_matching(parser)
     parser.add_argument(

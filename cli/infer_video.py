@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 from ..common.interrupts import noted_signals
 from ..common.progress import progress
 from ..common.warned import collect_warnings
-from ..stereo import DEFAULT_MODEL
 from ._cameras import add_raw_arguments
-from ._items import add_model, add_run_arguments, end_run
-from ._stereo import add_calibration, add_matching, rectify_frames
+from ._items import add_run_arguments, end_run
+from ._stereo import add_calibration, add_matching, add_stereo_model, rectify_frames
 from ._work import check_apart, check_folder, check_least, say_warnings, warn
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "side, one above the other, folders left and right, two topics)",
     )
     parser.add_argument("right", nargs="?", metavar="RIGHT", help="the same for the right view")
-    add_model(parser, DEFAULT_MODEL)
+    add_stereo_model(parser)
     parser.add_argument("--out", metavar="DIR", required=True, help="folder of the results")
     parser.add_argument(
         "--format",

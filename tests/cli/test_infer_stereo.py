@@ -379,6 +379,13 @@ def test_bad_options(scene, capsys, words, message):
     assert not (scene / "out").exists()
 
 
+@pytest.mark.parametrize("kind", ["stereo", "video"])
+def test_help_names_exported_files(kind, capsys):
+    assert main(["infer", kind, "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "or what `vizoo export --dynamic` made (.onnx, .xml)" in said
+
+
 def test_bad_requests(scene, capsys):
     folders(scene, right=2)
     assert "LEFT and RIGHT are missing" in refused(capsys, "--out", "out")
