@@ -54,6 +54,7 @@ _MEASURED = (256, 512)  # height and width of the pair by which a network's are 
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
+_SURE = (128, 256)  # height and width of pairs that every network of the zoo can match
 _ASTRAY = 0.5  # share of matches outside of the right image; of pairs that are matched, an eighth
 
 
@@ -185,9 +186,15 @@ class StereoPredictor:
         disparity, *peak = self._infer(first, second, start, whole, pixels)
         astray = float((disparity > torch.arange(disparity.shape[1])).float().mean())
         if check and not doubts and astray > _ASTRAY:
+            rows, columns = disparity.shape
+            why = "are left and right swapped, or of two scenes?"
+            if rows < _SURE[0] or columns < _SURE[1]:
+                why = (
+                    f"{columns}x{rows} pixels are too few to match ({_SURE[1]}x{_SURE[0]} are "
+                    "enough), or left and right are swapped, or of two scenes"
+                )
             warnings.warn(
-                f"{astray:.0%} of the pixels are matched beyond the edge of the right image: are "
-                "left and right swapped, or of two scenes?",
+                f"{astray:.0%} of the pixels are matched beyond the edge of the right image: {why}",
                 stacklevel=3,
             )
         other = difference = None

@@ -323,9 +323,12 @@ def test_a_swapped_pair_is_said():
 
 
 def test_matches_beyond_the_right_image_are_said(pair):
-    """Where keypoints are too few to tell that a pair is swapped."""
-    with pytest.warns(UserWarning, match="75% of the pixels are matched beyond the edge"):
+    """Where keypoints are too few to tell that a pair is swapped; of a small one that it is."""
+    said = r"edge of the right image: 48x32 pixels are too few to match \(256x128 are enough\), or "
+    with pytest.warns(UserWarning, match=f"75% of the pixels are matched beyond the {said}"):
         vizoo.StereoPredictor(Ramp(36, 36))(*pair)
+    with pytest.warns(UserWarning, match=r"the right image: are left and right swapped, or"):
+        vizoo.StereoPredictor(Ramp(400, 400))(*shifted(20, height=128))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         vizoo.StereoPredictor(Ramp(36, 36))(*pair, check=False)
