@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from ..common.warned import collect_warnings
 
@@ -77,8 +78,12 @@ def check_folder(name: str, option: str = "--out") -> Path:
     if not there.is_dir():
         kind = "a file" if there.exists() else "a link to what is not there"
         raise ValueError(f"{option} {out}: {there} is {kind}; name a folder")
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"{option} {out}: {there} is not writable; name another folder")
+    try:
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        told = f"{there} is not writable ({error.strerror}); name another folder"
+        raise ValueError(f"{option} {out}: {told}") from error
     return out
 
 

@@ -427,6 +427,7 @@ def test_warnings(scene, capsys):
         ("l.png", "is a file; name a folder"),
         ("l.png/sub/out", "l.png is a file; name a folder"),
         ("gone/out", "gone is a link to what is not there; name a folder"),
+        ("/proc/out", "--out /proc/out: /proc is not writable ("),
     ],
 )
 def test_no_place_for_results(scene, capsys, out, says):
