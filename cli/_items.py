@@ -89,7 +89,7 @@ def infer_items(
         The summaries in order: of those that failed with ``error``; fewer if interrupted.
 
     Raises:
-        KeyboardInterrupt: Ctrl+C before the first was finished.
+        SystemExit: Ctrl+C before the first was finished, which is said.
         ValueError: the only one failed.
     """
     names, items = list(sources), []
@@ -134,7 +134,8 @@ def infer_items(
                     show(item)
                 tell(len(items), len(names))
     if names and not items:
-        raise KeyboardInterrupt
+        _say_interrupted(f"0 of {len(names)} {kind} finished; no summary is written")
+        raise SystemExit(130)
     return items
 
 
@@ -177,9 +178,12 @@ def end_run(
         told = f"{sum(failed)} of {len(failed)} {summary['kind']} failed"
         print(f"vizoo: error: {told}", file=sys.stderr)
     if interrupted:
-        told = f"{len(failed)} of {asked} {summary['kind']} finished"
-        print(f"\nvizoo: interrupted with {told}", file=sys.stderr)
+        _say_interrupted(f"{len(failed)} of {asked} {summary['kind']} finished")
     return 130 if interrupted else int(any(failed))
+
+
+def _say_interrupted(told: str) -> None:
+    print(f"\nvizoo: interrupted with {told}", file=sys.stderr)
 
 
 def _reason(error: Exception) -> str:

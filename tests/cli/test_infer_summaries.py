@@ -151,10 +151,11 @@ def test_ctrl_c_leaves_what_is_finished(call, tmp_path, capsys, ctrl_c):
 
 @pytest.mark.parametrize("call", [stereo, panorama, image, ct], indirect=True)
 def test_ctrl_c_before_anything_is_finished(call, tmp_path, capsys, ctrl_c):
-    run, _, _ = call
+    run, kind, _ = call
     ctrl_c("*")
     assert run() == 130
-    assert capsys.readouterr().err == "\nvizoo: interrupted\n"
+    told = f"\nvizoo: interrupted with 0 of 2 {kind} finished; no summary is written\n"
+    assert capsys.readouterr().err == told
     assert not list((tmp_path / "out").glob("*"))
 
 
