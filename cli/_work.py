@@ -16,11 +16,8 @@ from tempfile import TemporaryFile
 
 from ..common.warned import collect_warnings
 
-RUNTIMES = (
-    "torch",
-    "openvino",
-    "onnxruntime",
-)  #: as in `vision.runtimes`, which takes long to import
+#: Those of `vision.runtimes`, which takes long to import.
+RUNTIMES = "torch", "openvino", "onnxruntime"
 
 
 def add_size(parser: argparse.ArgumentParser, default: str, text: str) -> None:
