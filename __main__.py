@@ -37,7 +37,7 @@ class Command:
         raw: the module parses its own words and has its own examples.
         whole: the module's ``run`` also takes this table.
         resumes: typed again after Ctrl+C, it goes on; not of those that are ``raw``.
-        processes: those of a job, as torchrun starts them, share its work.
+        alone: several processes, as torchrun starts them, would each do all of its work.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Command:
         raw: bool = False,
         whole: bool = False,
         resumes: bool = False,
-        processes: bool = False,
+        alone: bool = False,
     ) -> None:
         self.module, self.help, self.examples = module, help, examples
-        self.raw, self.whole, self.resumes, self.processes = raw, whole, resumes, processes
+        self.raw, self.whole, self.resumes, self.alone = raw, whole, resumes, alone
 
     def load(self) -> ModuleType:
         """Its module."""
@@ -84,10 +84,10 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo serve --model supernet.safetensors --device cuda",
         "vizoo serve --host 0.0.0.0 --name stereo.example.org --max-upload 50",
     ),
-    "fit": Command("cli.fit", "train a model from a config", raw=True, processes=True),
-    "validate": Command("cli.fit", "run a model on the validation set", raw=True, processes=True),
-    "test": Command("cli.fit", "run a model on the test set", raw=True, processes=True),
-    "predict": Command("cli.fit", "run a model on the prediction set", raw=True, processes=True),
+    "fit": Command("cli.fit", "train a model from a config", raw=True),
+    "validate": Command("cli.fit", "run the validation set through a model", raw=True),
+    "test": Command("cli.fit", "run the test set through a model", raw=True),
+    "predict": Command("cli.fit", "run the prediction set through a model", raw=True),
     "infer": {
         "stereo": Command(
             "cli.infer_stereo",
@@ -222,7 +222,6 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
             "vizoo comm measure --processes 4 --out link.json",
             "torchrun --nnodes 2 --nproc-per-node 8 ... -m vizoo comm measure --device cuda "
             "--out link.json",
-            processes=True,
         ),
         "plan": Command(
             "cli.comm_plan",
@@ -258,6 +257,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo subnet --supernet last.ckpt --max-params 2M --recalibrate "
         "search/easnet_shrinking_generated.yaml --out small.safetensors",
         "vizoo subnet --supernet last.ckpt --architecture small.json --out same.safetensors",
+        alone=True,
     ),
     "search": Command(
         "cli.search",
@@ -267,7 +267,6 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo search --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/loss --direct --input 32x32 --out front",
         resumes=True,
-        processes=True,
     ),
     "split": Command(
         "cli.split",
@@ -276,6 +275,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo split --supernet easnet_light.generated --data "
         "search/easnet_light_generated.yaml --choices 'stages.0.*' --k 5 --batch-size 8 "
         "--batches 2 --out tree.json",
+        alone=True,
     ),
     "rank": Command(
         "cli.rank",
@@ -283,6 +283,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo rank --tree leaves/tree.json --data search/nas_lid_nasbench201.yaml "
         "--metric val/accuracy --truth accuracy.npz --benchmark nasbench201 --out ranking",
         resumes=True,
+        alone=True,
     ),
     "compare": Command(
         "cli.compare",
@@ -290,6 +291,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
         "vizoo compare --config compare/generated.yaml --out report",
         "vizoo compare --config compare/cifar10.yaml --out report --json",
         resumes=True,
+        alone=True,
     ),
     "convert": Command(
         "cli.convert",
@@ -359,6 +361,8 @@ def main(args: list[str] | None = None) -> int:
     words = [word for word in words if word != "--traceback"]
     # Lightning's own, said anew for every loader: the user can do nothing about it.
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\)")
+    # The bar and its lines show what is logged in short epochs, too.
+    warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
     warnings.formatwarning = _format_warning
     try:
         code = _dispatch(words)
@@ -446,11 +450,6 @@ def _dispatch(words: list[str]) -> int:
             return 0 if rest else 2
         kind, *rest = rest
         entry, name = _look_up(kind, entry, f"vizoo {name}"), f"{name} {kind}"
-    if not entry.processes and int(os.environ.get("WORLD_SIZE") or 1) > 1:
-        raise ValueError(
-            f"vizoo {name} runs in one process: start it without torchrun (WORLD_SIZE is "
-            f"{os.environ['WORLD_SIZE']}); fit, search and comm measure use several"
-        )
     if name == "fit":
         # Threads that spin while they wait would take the cores of the data workers.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -459,6 +458,9 @@ def _dispatch(words: list[str]) -> int:
     if entry.raw:
         return module.run([name, *rest])
     parsed = _parser(name, entry, module).parse_args(rest)
+    if entry.alone and os.environ.get("WORLD_SIZE", "1") != "1":
+        how = "start it without torchrun (WORLD_SIZE); fit, search and comm measure use several"
+        raise ValueError(f"vizoo {name} runs in one process: {how}")
     try:
         return module.run(parsed, COMMANDS) if entry.whole else module.run(parsed)
     except KeyboardInterrupt:

@@ -145,6 +145,7 @@ class DetectionTask(OptimisedTask):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the names of classes and how inputs are prepared."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["classes"], checkpoint["input"] = list(self.classes), self.preset
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -40,9 +40,9 @@ def add_pairs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser, default: str | None = None, told: str = "") -> None:
-    """Add ``--model``; what is told comes before the default."""
-    known = "NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, a weight file, or a "
-    text = f"{known}checkpoint of `vizoo fit`{told}"
+    """Add ``--model``; what is told comes before checkpoints."""
+    known = "NAME or NAME.TAG of `vizoo models --pretrained`, hf-hub:ORG/NAME, a weight file"
+    text = f"{known}{told}, or a checkpoint of `vizoo fit`"
     text += f" (default: {default})" if default else ""
     parser.add_argument("--model", metavar="NAME|FILE", default=default, help=text)
 

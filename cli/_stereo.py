@@ -24,7 +24,7 @@ _ESTIMATED, _LOOKED_AT, _CONTENT = 4, 30, 2.0
 
 def add_stereo_model(parser: argparse.ArgumentParser) -> None:
     """Add ``--model`` of what takes exported files too."""
-    told = ", or what `vizoo export --dynamic` made (.onnx, .xml)"
+    told = ", what `vizoo export --dynamic` wrote (.onnx, .xml)"
     add_model(parser, DEFAULT_MODEL, told)
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import shlex
 import sys
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,9 +28,9 @@ from ._lightning import HelpFormatter, SavedConfig, VizooCLI
 
 _SUBCOMMANDS = {
     "fit": "train a model",
-    "validate": "run a model on the validation set",
-    "test": "run a model on the test set",
-    "predict": "run a model on the prediction set",
+    "validate": "run the validation set through a model",
+    "test": "run the test set through a model",
+    "predict": "run the prediction set through a model",
 }
 _EXAMPLES = """\
 examples:
@@ -61,8 +60,6 @@ def run(args: list[str]) -> int:
             f"stereo/fadnet_generated.yaml (see `vizoo {args[0]} --help`)"
         )
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_no_advertisement)
-    # The bar and its lines show what is logged in short epochs, too.
-    warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
     if any(word in ("-h", "--help") for word in args[1:]):
         return _help(_resolve_configs(args))
     keeper = KeepLast()
@@ -72,8 +69,7 @@ def run(args: list[str]) -> int:
     except argparse.ArgumentError as error:
         raise ValueError(condense(str(error))) from error
     except (Exception, SIGTERMException) as error:
-        if not _starts_again():
-            _tell_how_to_resume(args, keeper)
+        _tell_how_to_resume(args, keeper, _unless_started_again())
         # A signal to the whole group kills what loads data first, which fails in several ways.
         if keeper.terminated or isinstance(error, SIGTERMException):
             return 143
@@ -160,14 +156,14 @@ def _cli(args: list[str], keeper: KeepLast) -> VizooCLI:
     )
 
 
-def _starts_again() -> bool:
-    """Whether torchrun starts the processes again after one that failed."""
+def _unless_started_again() -> str:
+    """What is said first where torchrun may start the processes again after one that failed."""
     restarts = (os.environ.get(f"TORCHELASTIC_{n}", 0) for n in ("RESTART_COUNT", "MAX_RESTARTS"))
     done, most = map(int, restarts)
-    return done < most
+    return "if torchrun does not start it again, " if done < most else ""
 
 
-def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
+def _tell_how_to_resume(args: list[str], keeper: KeepLast, first: str = "") -> None:
     if keeper.path is None or not keeper.written:
         return
     kept = []
@@ -181,7 +177,7 @@ def _tell_how_to_resume(args: list[str], keeper: KeepLast) -> None:
     by_module = Path(sys.argv[0]).resolve() == Path(__file__).resolve().parents[1] / "__main__.py"
     program = ["python", "-m", "vizoo"] if by_module else ["vizoo"]
     command = shlex.join([*program, *kept, "--ckpt_path", os.fspath(keeper.path)])
-    rank_zero_only(print)(f"vizoo: stopped; resume with: {command}", file=sys.stderr)
+    rank_zero_only(print)(f"vizoo: stopped; {first}resume with: {command}", file=sys.stderr)
 
 
 def _no_advertisement(record: logging.LogRecord) -> bool:

@@ -148,13 +148,17 @@ def max_disparity(net: nn.Module) -> float | None:
 def guidance(
     disparity: Tensor, certainty: Tensor, left: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What `DisparityFusion` takes: both views, equally bright, its claims and its hints.
+    """What `DisparityFusion` takes.
 
     Args:
         disparity: (B, 1, H, W), pixels, to be weighed against what semi-global matching finds.
         certainty: the same shape, 0 to 1.
         left: (B, 3, H, W), RGB in [0, 1].
         right: the same shape.
+
+    Returns:
+        The left view, as bright as the right one, and the right one; claims (B, 3, H, W) and hints
+        (B, 6, H, W).
     """
     behind, outside = hidden(disparity)
     left = _as_bright(left, right, disparity, behind + outside == 0)

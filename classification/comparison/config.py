@@ -226,8 +226,8 @@ class CompareConfig:
             made = getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
         except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
             raise ValueError(f"{name}: {condense(str(error))}") from error
-        if not made.rows or not made.seeds:
-            raise ValueError(f"{name}: a comparison needs rows and seeds")
+        if not made.rows or not made.seeds or not made.training:
+            raise ValueError(f"{name}: a comparison needs rows, seeds and training")
         rows = _rows(name, made.rows)
         arguments = ArgumentParser().add_class_arguments
         skipped = {"model", "model_args"}  # of rows

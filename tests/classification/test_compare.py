@@ -145,7 +145,7 @@ def write(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ({}, "needs rows and seeds"),
+        ({}, "needs rows, seeds and training"),
         ({"a": {**CELLS, "pik": {"by": "random"}}}, "row a: Option 'pik"),
         (
             {"a": {**CELLS, "pretrian": 2}},

@@ -217,7 +217,7 @@ class FitConfig:
         """Run a network on a batch: by `outputs` of the task, else its prediction, else a step."""
         task: Any = self.module
         task.net = net
-        if hasattr(task, "outputs"):
+        if callable(getattr(task, "outputs", None)):
             return task.outputs(batch)
         if is_overridden("predict_step", task, LightningModule):
             return task.predict_step(batch, 0)

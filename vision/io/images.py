@@ -47,7 +47,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".
 ImageLike = str | os.PathLike | np.ndarray | Tensor
 """What `as_image` takes."""
 
-_FILTERS = threading.Lock()
+_PROCESS_WIDE = threading.Lock()
 _PIXEL_LIMIT = 1 << 27  # 134 million, above what stereo cameras deliver
 _PNG = b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\x00", b"MM\x00*")
@@ -268,7 +268,7 @@ def _opening() -> Iterator[None]:
     Both are the whole process's, and threads that change them at a time would leave those of one
     behind.
     """
-    with _FILTERS, warnings.catch_warnings():
+    with _PROCESS_WIDE, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:

@@ -64,9 +64,8 @@ class Executor:
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
-        if kind is not SystemExit:  # of SIGTERM, which torchrun sends to all
-            self.close()
+    def __exit__(self, *_: Any) -> None:
+        self.close()
 
 
 class SerialExecutor(Executor):
@@ -108,6 +107,10 @@ class QueueExecutor(Executor):
         self._round = 0
         self._signs: dict[str, tuple[int, float]] = {}
         self._announce(0)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        if kind is not SystemExit:  # of SIGTERM, which torchrun sends to all
+            self.close()
 
     def run(self, architectures: Sequence[Architecture], done: Done | None = None) -> list[float]:
         """Scores, in order, of this process and the others that have joined."""
