@@ -383,7 +383,7 @@ def test_bad_options(scene, capsys, words, message):
 def test_help_names_exported_files(kind, capsys):
     assert main(["infer", kind, "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "or what `vizoo export --dynamic` made (.onnx, .xml)" in said
+    assert "what `vizoo export --dynamic` wrote (.onnx, .xml), or a checkpoint" in said
 
 
 def test_bad_requests(scene, capsys):

@@ -214,11 +214,12 @@ class FitConfig:
             raise ValueError(f"{self.name}: {task} cannot run this network: {error}") from error
 
     def forward(self, net: nn.Module, batch: Any) -> object:
-        """Run a network on a batch: by `outputs` of the task, else its prediction, else a step."""
+        """Run a network on a batch, as the task predicts or trains."""
         task: Any = self.module
         task.net = net
-        if callable(getattr(task, "outputs", None)):
-            return task.outputs(batch)
+        for name in ("predictions", "outputs"):
+            if callable(run := getattr(task, name, None)):
+                return run(batch)
         if is_overridden("predict_step", task, LightningModule):
             return task.predict_step(batch, 0)
         return self.loss(net, batch)
