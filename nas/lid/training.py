@@ -429,7 +429,7 @@ class FewShotTraining(SupernetTask):
             with self._exactly():
                 return training_loss(self.task, net, batch)
 
-        with first_batches(self.trainer) as batches:
+        with first_batches(self.trainer, shown_as="Best split") as batches:
             split = self.splitter.split(
                 self.task.net,
                 self.space,

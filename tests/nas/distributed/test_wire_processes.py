@@ -52,4 +52,4 @@ def test_the_count_is_the_formula_and_what_the_wire_carries(benchmark, monkeypat
         carried = max(values[name][1] for values in found)
         # Beside 5 %, barriers, and headers from each process to each.
         assert 0.95 * processes * expected <= carried, name
-        assert carried <= 1.05 * processes * expected + 8_192 * processes**2, name
+        assert carried <= 1.05 * processes * expected + 4_096 * processes**2, name
