@@ -6,9 +6,10 @@
 A model is whatever `vizoo infer stereo --model` takes; it runs alone and guided by semi-global
 matching. The data folder has `playground` (im0.png, im1.png, disp0.pfm), `cones` (left.png,
 right.png, gt.png in whole pixels) and `pairs`, a folder for each of `index.json` with left.png,
-right.png and truth.png (256 x disparity). All known pixels count, occluded ones too; a group's
-scores are means over its pairs. StereoSGBM (128 disparities, blocks of 5, holes filled from the
-smaller neighbour) is run in its three modes, StereoBM likewise. Speed is that of a 540x960 pair.
+right.png and truth.png (256 x disparity). All known pixels count, occluded ones too but with
+`--non-occluded`, which tells by the truth what both views see; a group's scores are means over its
+pairs. StereoSGBM (128 disparities, blocks of 5, holes filled from the smaller neighbour) is run in
+its three modes, StereoBM likewise. Speed is that of a 540x960 pair.
 `--each` shows one network pair by pair, as `vizoo infer stereo --no-guided` runs it: size, the
 largest true disparity, the scale of the first matching, error, time and memory.
 """
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from benchmarks._machine import apart, arguments, peak_megabytes, seconds, start, table
 from vizoo.stereo.classical import block_matching, semi_global_matching
+from vizoo.stereo.guided import hidden
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.metrics import DisparityMetrics
 from vizoo.vision.hub.registry import list_models
@@ -73,6 +75,13 @@ def named_pairs(folder: Path) -> dict[str, Pair]:
     root = folder / "pairs"
     names = [entry["name"] for entry in json.loads((root / "index.json").read_text())]
     return {n: (*_views(root / n), _whole(root / n / "truth.png") / 256) for n in names}
+
+
+def seen(pair: Pair) -> Pair:
+    """The pair, its truth known only where the right view sees the same."""
+    left, right, truth = pair
+    behind, outside = hidden(truth[None, None])
+    return left, right, torch.where((behind + outside)[0, 0] == 0, truth, 0)
 
 
 def _views(folder: Path, left: str = "left.png", right: str = "right.png") -> tuple[Tensor, Tensor]:
@@ -148,8 +157,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=SOURCE)
     parser.add_argument("--scale", default=1.0, type=lambda s: s if s == "auto" else float(s))
     parser.add_argument("--each", action="store_true", help="pair by pair")
+    parser.add_argument("--non-occluded", action="store_true", help="where both views see the same")
     options, console = start(parser, width=200)
     known = pairs(options.data)
+    if options.non_occluded:
+        known = {name: [seen(pair) for pair in members] for name, members in known.items()}
     if options.each:
         for model in options.models or list_models("stereo/*", pretrained=True):
             console.print(each(model, options.dtype, known))

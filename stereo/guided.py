@@ -3,7 +3,8 @@
 From coarse to fine: the network and the matching are fused at half of the pair's size, and what
 comes out takes the network's place at its own. So the network works on few pixels and sees twice
 as far, and the matching places details. Each time the disparity that is there already tells how
-the cameras' exposures differ, and the matching gets views that are equally bright.
+the cameras' exposures differ, and the matching gets views that are equally bright; so does the
+network, by what it finds in a quarter of the size.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _CELLS = 8  # along the longer side, in which views are compared in brightness
 _PRIOR = 0.3  # what the whole view counts beside a cell
 _STEP = 0.01  # of a ratio
 _ALIKE = 0.2  # of the range of colours, from which on nothing is
-_LEAST = 16  # pixels a side; networks in other runtimes take 8 at half of the size
+_LEAST = 32  # pixels a side; networks in other runtimes take 8 at a quarter of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
 
@@ -125,14 +126,12 @@ class Guided(nn.Module):
         beyond = 0, max(0, _LEAST - width), 0, max(0, _LEAST - height)
         if any(beyond):
             left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
-        small = [avg_pool2d(view, 2, ceil_mode=True) for view in (left, right)]
-        disparity, certainty = self.claimed(*small)
-        disparity = 2 * self.fusion(*guidance(disparity, certainty, *small))
-        disparity, certainty = (
-            interpolate(part, scale_factor=2, mode="bilinear")[..., :height, :width]
-            for part in (disparity, certainty)
-        )
-        return disparity, certainty
+        left, right = _halved(left), _halved(right)
+        rough, _ = self.claimed(_halved(left), _halved(right))
+        left = _as_bright(left, right, _doubled(2 * rough, left.shape[-2:]))
+        disparity, certainty = self.claimed(left, right)
+        disparity = 2 * self.fusion(*guidance(disparity, certainty, left, right))
+        return _doubled(disparity, (height, width)), _doubled(certainty, (height, width))
 
 
 def max_disparity(net: nn.Module) -> float | None:
@@ -160,8 +159,7 @@ def guidance(
         The left view, as bright as the right one, and the right one; claims (B, 3, H, W) and hints
         (B, 6, H, W).
     """
-    behind, outside = hidden(disparity)
-    left = _as_bright(left, right, disparity, behind + outside == 0)
+    left = _as_bright(left, right, disparity)
     found = [
         semi_global_matching(first, second, disparities=_range(seen), fill=False)
         for first, second, seen in zip(left, right, disparity, strict=True)
@@ -173,11 +171,21 @@ def guidance(
     holes = matched <= 0
     matched = torch.where(holes, disparity, matched)
     filled = torch.where(filled > 0, filled, disparity)  # of rows in which nothing was found
-    hints = certainty, holes.float(), behind, outside, *hidden(filled)
+    hints = certainty, holes.float(), *hidden(disparity), *hidden(filled)
     return left, right, torch.cat((disparity, matched, filled), 1), torch.cat(hints, 1)
 
 
-def _as_bright(left: Tensor, right: Tensor, disparity: Tensor, seen: Tensor) -> Tensor:
+def _halved(view: Tensor) -> Tensor:
+    return avg_pool2d(view, 2, ceil_mode=True)
+
+
+def _doubled(part: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Twice as large, cut to `size`."""
+    height, width = size
+    return interpolate(part, scale_factor=2, mode="bilinear")[..., :height, :width]
+
+
+def _as_bright(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
     """The left view times how much brighter the right one is, smoothly, where both see the same.
 
     Cameras differ in exposure, and more towards the corners; matching compares colours.
@@ -185,8 +193,10 @@ def _as_bright(left: Tensor, right: Tensor, disparity: Tensor, seen: Tensor) -> 
     sides = left.shape[-2:]
     rows, columns = (max(1, round(_CELLS * side / max(sides))) for side in sides)
     # Every fourth row says enough.
-    own, other, disparity, seen = (x[..., ::4, :] for x in (left, right, disparity, seen))
-    both = torch.where(seen, torch.cat((own, warp_by_disparity(other, disparity)), 1), 0)
+    own, other, disparity = (part[..., ::4, :] for part in (left, right, disparity))
+    behind, outside = hidden(disparity)
+    both = torch.cat((own, warp_by_disparity(other, disparity)), 1)
+    both = torch.where(behind + outside == 0, both, 0)
     # What still differs much is no match.
     differing = (both[:, 3:] - both[:, :3] * _ratio(both.mean((2, 3), keepdim=True))).abs()
     alike = (1 - differing.amax(1, keepdim=True) / _ALIKE).clamp(min=0)

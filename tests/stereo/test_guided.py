@@ -179,7 +179,7 @@ def test_the_network_never_sees_less_than_eight_pixels(size):
 
     with torch.inference_mode():
         assert Guided(Spy(size[1]), First())(*torch.rand(2, 1, 3, *size)).shape == (1, 1, *size)
-    assert seen == [8]
+    assert seen == [8, 16]
 
 
 def test_a_look_for_near_things_is_the_networks_alone(scene, scaled):
@@ -221,6 +221,26 @@ def test_views_that_differ_in_brightness_are_matched_as_if_they_did_not(scene, s
             errors.append((Guided(scaled).eval()(left, other) - truth).abs()[known])
     alike, shaded = ((error > 1).float().mean() for error in errors)
     assert shaded < alike + 0.01
+
+
+def test_the_network_sees_views_that_are_equally_bright(scene, scaled, shading):
+    """Once it has looked at a quarter of the size, at views as they are."""
+    ratios = []
+
+    class Spy(nn.Module):
+        def forward(self, left, right):
+            means = (F.adaptive_avg_pool2d(view.mean(1), (1, 4)) for view in (left, right))
+            ratios.append((left.shape[-1], torch.div(*means)))
+            return scaled(left, right)
+
+    left, right = views_of(scene)
+    with torch.inference_mode():
+        for view in (right, right * shading):
+            Guided(Spy(), First())(left, view)
+    (_, plain), (_, even), (rough, shaded), (half, evened) = ratios
+    assert (rough, half) == (64, 128)
+    assert (shaded / plain).min() > 1.3
+    torch.testing.assert_close(evened, even, atol=0.1, rtol=0)
 
 
 def test_the_left_view_is_made_as_bright_as_the_right_one(shading):
