@@ -3,8 +3,8 @@
 From coarse to fine: the network and the matching are fused at half of the pair's size, and what
 comes out takes the network's place at its own. So the network works on few pixels and sees twice
 as far, and the matching places details. Each time the disparity that is there already tells how
-the cameras' exposures differ, and the matching gets views that are equally bright; so does the
-network, by what it finds in a quarter of the size.
+the cameras' exposures differ, and what rectification left of their heights, and both get views
+that are equally bright and level; the network by what it finds in a quarter of the size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, interpolate, pad
+from torch.nn.functional import adaptive_avg_pool2d, avg_pool2d, grid_sample, interpolate, pad
 
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
@@ -40,8 +40,10 @@ _NEARLY_ALL, _RESERVE, _MARGIN = 0.998, 1.1, 4  # of the range that is searched
 _MOST = 512  # pixels
 _CELLS = 8  # along the longer side, in which views are compared in brightness
 _PRIOR = 0.3  # what the whole view counts beside a cell
-_STEP = 0.01  # of a ratio
+_STEP = 0.01  # of a ratio, and of a pixel
 _ALIKE = 0.2  # of the range of colours, from which on nothing is
+_LEVEL = 0.1  # pixels up or down that are left
+_STIFF = 2e-6  # squared contrast of each pixel, beside which a view moves
 _LEAST = 32  # pixels a side; networks in other runtimes take 8 at a quarter of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
@@ -128,7 +130,7 @@ class Guided(nn.Module):
             left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
         left, right = _halved(left), _halved(right)
         rough, _ = self.claimed(_halved(left), _halved(right))
-        left = _as_bright(left, right, _doubled(2 * rough, left.shape[-2:]))
+        left, right = _alike(left, right, _doubled(2 * rough, left.shape[-2:]))
         disparity, certainty = self.claimed(left, right)
         disparity = 2 * self.fusion(*guidance(disparity, certainty, left, right))
         return _doubled(disparity, (height, width)), _doubled(certainty, (height, width))
@@ -156,10 +158,10 @@ def guidance(
         right: the same shape.
 
     Returns:
-        The left view, as bright as the right one, and the right one; claims (B, 3, H, W) and hints
-        (B, 6, H, W).
+        The left view, as bright as the right one, and that one, level with the left; claims
+        (B, 3, H, W) and hints (B, 6, H, W).
     """
-    left = _as_bright(left, right, disparity)
+    left, right = _alike(left, right, disparity)
     found = [
         semi_global_matching(first, second, disparities=_range(seen), fill=False)
         for first, second, seen in zip(left, right, disparity, strict=True)
@@ -183,6 +185,11 @@ def _doubled(part: Tensor, size: tuple[int, ...]) -> Tensor:
     """Twice as large, cut to `size`."""
     height, width = size
     return interpolate(part, scale_factor=2, mode="bilinear")[..., :height, :width]
+
+
+def _alike(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor]:
+    left = _as_bright(left, right, disparity)
+    return left, _level(left, right, disparity)
 
 
 def _as_bright(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
@@ -210,6 +217,63 @@ def _ratio(means: Tensor) -> Tensor:
     """Of the second three channels to the first; 1 where all is dark."""
     own, other = (means + 1e-3).chunk(2, 1)
     return other / own
+
+
+def _level(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
+    """The right view, moved up or down, turned and stretched to where the left one has the same.
+
+    No rectification is exact, and matching compares rows. What both see is aligned by its
+    vertical gradient (Lucas and Kanade, IJCAI 1981).
+    """
+    height, width = left.shape[-2:]
+    grey, other = (
+        avg_pool2d(view.float().mean(1, keepdim=True), 3, 1, 1, count_include_pad=False)
+        for view in (left, right)
+    )
+    grey, disparity = grey[..., ::4, :], disparity[..., ::4, :]
+    behind, outside = hidden(disparity)
+    seen = behind + outside == 0
+    row = torch.arange(0, height, 4, device=left.device)[:, None]
+    match = torch.arange(width, device=left.device) - disparity[:, 0].float().nan_to_num()
+    match = match.clamp(0, width - 1)
+    terms = _terms(match, row, height)
+    lift = terms.new_zeros(len(left), 3, 1)
+    stiff = _STIFF * seen[0].numel() * torch.eye(3, device=left.device)
+    with torch.autocast(left.device.type, enabled=False):
+        for _ in range(3):
+            place = row + (terms * lift[..., None]).sum(1)
+            above, here, below = (_sampled(other, match, place + step) for step in (-1, 0, 1))
+            down, differing = (below - above) / 2, grey - here
+            weight = seen * (1 - 2 * differing.abs() / _ALIKE).clamp(min=0)
+            # An edge that stands upright tells of an error of the disparity.
+            weight = weight * (down.abs() > here.diff(dim=-1, append=here[..., -1:]).abs())
+            slopes = (terms * down).flatten(2)
+            weighed = slopes * weight.flatten(2)
+            known = weighed @ slopes.mT
+            wanted = known @ lift + weighed @ differing.flatten(2).mT
+            lift = torch.linalg.solve(known + stiff, wanted)
+    lift = lift.div(_STEP).round() * _STEP
+    moves = lift[:, :1].abs() + lift[:, 1:].abs().sum(1, keepdim=True) / 2 >= _LEVEL
+    if not moves.any():
+        return right
+    row = torch.arange(height, device=left.device)[:, None]
+    column = torch.arange(width, device=left.device).expand(len(left), height, width)
+    place = row + (_terms(column, row, height) * lift[..., None]).sum(1)
+    moved = _sampled(right.float(), column, place, "bicubic").clamp(0, 1)
+    return torch.where(moves[..., None], moved.to(right), right)
+
+
+def _terms(column: Tensor, row: Tensor, height: int) -> Tensor:
+    """What a shift, a turn and a stretch by a pixel move places by, (B, 3, H, W)."""
+    width = column.shape[-1]
+    across, down = column / width - 0.5, (row / height - 0.5).expand_as(column)
+    return torch.stack((torch.ones_like(across), across, down), 1)
+
+
+def _sampled(view: Tensor, column: Tensor, row: Tensor, mode: str = "bilinear") -> Tensor:
+    height, width = view.shape[-2:]
+    grid = torch.stack(((2 * column + 1) / width - 1, (2 * row + 1) / height - 1), -1)
+    return grid_sample(view, grid, mode, "border", align_corners=False)
 
 
 def hidden(disparity: Tensor) -> tuple[Tensor, Tensor]:

@@ -258,6 +258,40 @@ def test_the_left_view_is_made_as_bright_as_the_right_one(shading):
     assert after < 0.1 * before
 
 
+def tilted(view, up, turn=0.0, stretch=0.0):
+    """What a camera sees that is off by so many pixels: throughout, across and down the view."""
+    height, width = view.shape[-2:]
+    row, column = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    place = row + up + turn * (column / width - 0.5) + stretch * (row / height - 0.5)
+    grid = torch.stack(((2 * column + 1) / width - 1, (2 * place + 1) / height - 1), -1)
+    return F.grid_sample(view, grid[None], "bicubic", "border", align_corners=False).clamp(0, 1)
+
+
+@pytest.mark.parametrize("off", [(2.0,), (-1.0, 1.5, 1.0)])
+def test_views_that_are_not_level_are_matched_as_if_they_were(scene, scaled, off):
+    truth, known = scene["disparity"][None], scene["valid"][None]
+    left, right = views_of(scene)
+    errors = []
+    for other in (right, tilted(right, *off)):
+        with torch.inference_mode():
+            errors.append((Guided(scaled).eval()(left, other) - truth).abs()[known])
+    level, crooked = ((error > 1).float().mean() for error in errors)
+    assert crooked < level + 0.03
+
+
+def test_the_right_view_is_made_level_with_the_left_one(scene):
+    """By the rows of what both see; one that is level already is left as it is."""
+    left, right = views_of(scene)
+    truth = scene["disparity"][None].expand(2, -1, -1, -1)
+    both = torch.cat((right, tilted(right, 0.7, -0.8, 0.4)))
+    _, levelled, *_ = guidance(truth, torch.zeros_like(truth), left.expand_as(both), both)
+    assert levelled[:1].equal(right)
+    before, after = (
+        (view - right)[..., 4:-4, 4:-4].abs().mean() for view in (both[1:], levelled[1:])
+    )
+    assert after < 0.25 * before
+
+
 def test_what_differs_in_places_is_left(scene):
     """An error of the disparity, or a gleam, is small beside what is averaged."""
     left, right = views_of(scene)
