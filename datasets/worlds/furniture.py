@@ -89,7 +89,7 @@ def _bed(draws: Draws) -> Parts:
     def folds(x: np.ndarray, z: np.ndarray) -> np.ndarray:
         return height + 0.03 + 0.015 * np.sin(7 * x + phase) * np.sin(5 * z)
 
-    blanket = height_field(width + 0.04, length * 0.75, folds, 16)
+    blanket = height_field(width + 0.04, length * 0.75, folds)
     pillow = sphere(0.3, 0.3).moved((0, height + 0.06, length * 0.4))
     board = box(width, draws.uniform(0.4, 0.8), 0.05).moved((0, height - 0.1, length / 2))
     body = box(width, height, length)
@@ -295,7 +295,7 @@ def _bent(draws: Draws) -> Parts:
     def waves(x: np.ndarray, z: np.ndarray) -> np.ndarray:
         return 0.15 * side * np.sin(curl * x / side + phase) * np.cos(curl * z)
 
-    return [(height_field(side, side * draws.uniform(0.5, 1.5), waves, 16), "any")]
+    return [(height_field(side, side * draws.uniform(0.5, 1.5), waves), "any")]
 
 
 def _legs(width: float, depth: float, height: float, thick: float) -> Shape:

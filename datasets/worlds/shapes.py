@@ -192,14 +192,11 @@ def tube(path: np.ndarray, radius: float, steps: int = 6) -> Shape:
 
 
 def height_field(
-    width: float, depth: float, height: Callable[[np.ndarray, np.ndarray], np.ndarray], steps: int
+    width: float, depth: float, height: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> Shape:
     """A surface y = height(x, z) over a rectangle about the origin."""
-    x, z = np.meshgrid(
-        np.linspace(-width / 2, width / 2, steps),
-        np.linspace(-depth / 2, depth / 2, steps),
-        indexing="ij",
-    )
+    lines = (np.linspace(-side / 2, side / 2, 16) for side in (width, depth))
+    x, z = np.meshgrid(*lines, indexing="ij")
     return sheet(np.stack([x, height(x, z), z], axis=-1), np.stack([x, z], axis=-1))
 
 
