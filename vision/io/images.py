@@ -90,8 +90,7 @@ def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor
     Those that deliver 10, 12 or 14 bits mostly leave the upper bits of a 16-bit file empty: then
     the largest value of so many bits is white, in both images.
     """
-    first, second = as_views([left, right], ["left", "right"])
-    return first, second
+    return as_pair(left, right)
 
 
 def used_bits(pixels: np.ndarray) -> int:
