@@ -26,8 +26,7 @@ from ...common.timing import measure
 from ...nas.conversion.importance import taylor_scores
 from ...nas.differentiable import Cost, DifferentiableSearch, GumbelSoftmax, HalvedData
 from ...nas.efficiency.table import LatencyTable
-from ...nas.lid import FewShotTraining, Leaves, Splitter, SplitTree
-from ...nas.lid.tree import ROOT
+from ...nas.lid import FewShotTraining, Leaves, Splitter
 from ...nas.search import Constraint, each, evolve
 from ...nas.search.constraints import Limits
 from ...nas.space import Architecture, SearchSpace
@@ -37,7 +36,7 @@ from ...vision.configs.task import LOUD, FitConfig
 from ...vision.hub.converted import as_supernet
 from ...vision.subnets.bench import Bench, space_of
 from ...vision.subnets.best import best_subnet, checked_limits, constraints
-from ...vision.subnets.leaves import open_tree
+from ...vision.subnets.leaves import open_tree, unsplit
 from ...vision.subnets.ranking import rank
 from ..task import ClassificationTask
 from .config import CompareConfig, Pick, Row, Search, share_of
@@ -276,7 +275,7 @@ def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Wei
             sampler = UniformSampler(seed=seed) if one else SandwichSampler(1, seed)
             wrapped = SupernetTask(task, sampler, "none" if one else "in_place")
             fit(wrapped, config.data, cast("int", search.epochs))
-        leaves = _in_memory(task.net)
+        leaves = unsplit(task.net, space_of(task.net))
     if search is None:
         return _Weights(leaves, lambda architecture: math.nan)
     if method == "alone":
@@ -286,12 +285,6 @@ def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Wei
     device = choose_device("auto")
     errors = measuring.errors(leaves, "val/accuracy", mode="max", device=device, **batches)
     return _Weights(leaves, errors, folder)
-
-
-def _in_memory(net: nn.Module) -> Leaves:
-    tree, state = SplitTree(space_of(net)), {k: v.clone() for k, v in net.state_dict().items()}
-    tree.checkpoints[ROOT] = ROOT
-    return Leaves(tree, net, lambda _: (state, None))
 
 
 def _error_alone(

@@ -30,6 +30,7 @@ from vizoo.common.counts import count
 from vizoo.nas import search_space
 from vizoo.vision.configs.builtin import CONFIGS
 from vizoo.vision.hub.create import create_model
+from vizoo.vision.subnets.leaves import unsplit
 
 PRESET = {"size": [16, 16], "crop": 1.0}
 
@@ -329,7 +330,7 @@ def test_limits_by_latency_are_one_for_all_rows_and_held(write, monkeypatch):
         missed, architecture = ["latency"], None
 
     monkeypatch.setattr(candidates, "best_subnet", lambda *given, **settings: Slow())
-    weights = candidates._Weights(candidates._in_memory(bench.net), len, table=object())
+    weights = candidates._Weights(unsplit(bench.net, bench.space), len, table=object())
     largest = replace(config.rows["a"], pick=Pick("largest"))
     with pytest.raises(ValueError, match="no subnet that was measured keeps the latency's limit"):
         candidates._picked(config, largest, weights, 0, shared)

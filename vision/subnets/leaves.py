@@ -17,7 +17,7 @@ from ..hub.create import read_source
 from ..hub.registry import REMOTE, is_path
 from .bench import load_supernet
 
-__all__ = ["open_supernet", "open_tree", "weights_digest"]
+__all__ = ["open_supernet", "open_tree", "unsplit", "weights_digest"]
 
 
 def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
@@ -36,9 +36,14 @@ def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
             f"{source} is not trained: errors of random weights say nothing of its "
             "subnets; give the file of a trained supernet"
         )
+    return unsplit(net, space, source), net, space
+
+
+def unsplit(net: nn.Module, space: SearchSpace, source: str = ROOT) -> Leaves:
+    """A supernet in memory, as a tree without a split, whose weights are called by their source."""
     tree, state = SplitTree(space), {k: v.clone() for k, v in net.state_dict().items()}
     tree.checkpoints[ROOT] = source
-    return Leaves(tree, net, lambda _: (state, None)), net, space
+    return Leaves(tree, net, lambda _: (state, None))
 
 
 def open_tree(path: str | os.PathLike[str]) -> tuple[Leaves, nn.Module, SearchSpace]:
