@@ -27,23 +27,6 @@ from ..vision.ops import soft_argmin
 from ._easnet_published import BLOCKS, WIDTHS, expanded
 
 
-def folded(
-    conv: nn.Conv2d, norm: nn.BatchNorm2d, dtype: torch.dtype, slope: float | None
-) -> FusedConv2d:
-    """A convolution with the batch norm and the activation after it."""
-    weight, bias = fold_batch_norm(conv.weight, conv.bias, norm)
-    return FusedConv2d(
-        weight,
-        bias,
-        stride=conv.stride[0],
-        padding=cast("tuple[int, ...]", conv.padding)[0],
-        dilation=conv.dilation[0],
-        groups=conv.groups,
-        slope=slope,
-        dtype=dtype,
-    )
-
-
 class _FusedChain(nn.Module):
     """Layers one after the other, the last of which adds the input where there is a shortcut."""
 
@@ -62,13 +45,7 @@ class _FusedDeformable(nn.Module):
         super().__init__()
         self.groups, self.taps, self.dilation = conv.groups, conv.kernel_size**2, conv.dilation
         # Offsets in a half type would move the samples.
-        self.offsets = FusedConv2d(
-            conv.offsets.weight,
-            conv.offsets.bias,
-            padding=conv.padding,
-            dilation=conv.dilation,
-            groups=conv.groups,
-        )
+        self.offsets = FusedConv2d.of(conv.offsets)
         weight, bias = fold_batch_norm(conv.weight, None, norm)
         self.weight = weight.to(dtype)
         self.bias = bias.to(dtype).view(-1, 1, 1)
@@ -99,7 +76,8 @@ class DilatedBlock(nn.Module):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         return _FusedChain(
-            folded(self.conv1, self.bn1, dtype, 0.2), folded(self.conv2, self.bn2, dtype, 0.2)
+            FusedConv2d.of(self.conv1, self.bn1, slope=0.2, dtype=dtype),
+            FusedConv2d.of(self.conv2, self.bn2, slope=0.2, dtype=dtype),
         )
 
 
@@ -162,10 +140,10 @@ class InvertedResidual(nn.Module):
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         return _FusedChain(
-            folded(self.expand, self.expand_norm, dtype, 0.0),
-            folded(self.depthwise, self.depthwise_norm, dtype, 0.0),
+            FusedConv2d.of(self.expand, self.expand_norm, slope=0.0, dtype=dtype),
+            FusedConv2d.of(self.depthwise, self.depthwise_norm, slope=0.0, dtype=dtype),
             copy.deepcopy(self.squeeze).to(dtype),
-            folded(self.project, self.project_norm, dtype, None),
+            FusedConv2d.of(self.project, self.project_norm, dtype=dtype),
             shortcut=self.residual,
         )
 
@@ -265,11 +243,11 @@ class _Bottleneck(nn.Module):
         if isinstance(self.conv2, DeformableConv2d):
             middle: nn.Module = _FusedDeformable(self.conv2, self.bn2, dtype)
         else:
-            middle = folded(cast(nn.Conv2d, self.conv2), self.bn2, dtype, 0.0)
+            middle = FusedConv2d.of(cast(nn.Conv2d, self.conv2), self.bn2, slope=0.0, dtype=dtype)
         return _FusedChain(
-            folded(self.conv1, self.bn1, dtype, 0.0),
+            FusedConv2d.of(self.conv1, self.bn1, slope=0.0, dtype=dtype),
             middle,
-            folded(self.conv3, self.bn3, dtype, 0.0),
+            FusedConv2d.of(self.conv3, self.bn3, slope=0.0, dtype=dtype),
         )
 
 
@@ -344,7 +322,8 @@ class LeakyConvolution(ConvNorm):
 
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
-        return folded(cast(nn.Conv2d, self[0]), cast(nn.BatchNorm2d, self[1]), dtype, 0.2)
+        conv, norm, _ = cast("tuple[nn.Conv2d, nn.BatchNorm2d, nn.Module]", self)
+        return FusedConv2d.of(conv, norm, slope=0.2, dtype=dtype)
 
 
 Volumes = tuple[tuple[Tensor, float], ...]

@@ -25,13 +25,7 @@ from torch.nn import functional as F
 from ..nas import elastic
 from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat
-from ..vision.fused import (
-    FusedConv2d,
-    FusedUpsampling2d,
-    blocked_weight,
-    depth_to_space,
-    fold_batch_norm,
-)
+from ..vision.fused import FusedConv2d, FusedUpsampling2d, blocked_weight, depth_to_space
 
 Width = int | Value
 
@@ -268,11 +262,8 @@ def _folded(
     slope: float | None,
     channels: int | None = None,
 ) -> FusedConv2d:
-    if isinstance(conv, _SlicedConv2d):
-        conv = conv.conv
-    weight, bias = fold_batch_norm(conv.weight[:, :channels], conv.bias, norm)
-    stride, padding = conv.stride[0], cast("tuple[int, ...]", conv.padding)[0]
-    return FusedConv2d(weight, bias, stride=stride, padding=padding, slope=slope, dtype=dtype)
+    plain = conv.conv if isinstance(conv, _SlicedConv2d) else conv
+    return FusedConv2d.of(plain, norm, channels=channels, slope=slope, dtype=dtype)
 
 
 def _block(channels: int) -> tuple[int, int]:
@@ -280,18 +271,13 @@ def _block(channels: int) -> tuple[int, int]:
     return {2: (4, 2), 4: (2, 2), 8: (2, 1)}.get(channels, (1, 1))
 
 
-def _first(layers: nn.Sequential, dtype: torch.dtype) -> FusedConv2d:
-    conv = cast(nn.Conv2d, layers[0])
-    weight, block = conv.weight, _block(len(conv.weight))
-    return FusedConv2d(weight, conv.bias, stride=2, padding=3, slope=0.1, dtype=dtype, block=block)
-
-
 class FusedEncoder(nn.Module):
     """A `FeatureEncoder`."""
 
     def __init__(self, encoder: FeatureEncoder | RefinementStage, dtype: torch.dtype) -> None:
         super().__init__()
-        self.conv1 = _first(encoder.conv1, dtype)
+        first = cast(nn.Conv2d, encoder.conv1[0])
+        self.conv1 = FusedConv2d.of(first, slope=0.1, dtype=dtype, block=_block(first.out_channels))
         self.conv2 = _FusedBlock(encoder.conv2, dtype)
         self.conv3 = _FusedBlock(encoder.conv3, dtype)
 
@@ -322,8 +308,8 @@ class _Finest(nn.Module):
         self.upconv = FusedUpsampling2d(upconv.weight, slope=0.1, dtype=dtype)
         self.upflow = FusedUpsampling2d(upflow.weight)
         first, second = iconv.weight.detach(), head.weight.detach()
-        self.iconv = FusedConv2d(first, iconv.bias, padding=1, dtype=dtype)
-        self.head = FusedConv2d(second, None, padding=1)
+        self.iconv = FusedConv2d.of(iconv, dtype=dtype)
+        self.head = FusedConv2d.of(head)
         weight = F.conv2d(first.transpose(0, 1), second.flip(2, 3), padding=2).transpose(0, 1)
         bias = (second.sum((2, 3)) * cast(Tensor, iconv.bias).detach()).sum(1)
         weight = blocked_weight(weight, 1, (4, 4))  # (16, C, 8, 8)
@@ -390,7 +376,7 @@ class _FusedHourglass(nn.Module):
         )
         heads = [getattr(stage, f"{stage.head}{level}") for level in range(7)]
         self.heads = nn.ModuleList(
-            FusedConv2d(heads[level].weight, None, padding=1, block=(4, 4) if level < 5 else (1, 1))
+            FusedConv2d.of(heads[level], block=(4, 4) if level < 5 else (1, 1))
             for level in range(1, 7)
         )
         upconvs = [getattr(stage, f"upconv{level}") for level in range(6)]
@@ -403,7 +389,7 @@ class _FusedHourglass(nn.Module):
         self.upflows = nn.ModuleList(FusedUpsampling2d(flow.weight) for flow in upflows[1:])
         blocks = [_block(conv.out_channels) for conv in iconvs[1:5]] + [(1, 1)]
         self.iconvs = nn.ModuleList(
-            FusedConv2d(conv.weight, conv.bias, padding=1, dtype=dtype, block=block)
+            FusedConv2d.of(conv, dtype=dtype, block=block)
             for conv, block in zip(iconvs[1:], blocks, strict=True)
         )
         self.dtype = dtype

@@ -8,7 +8,7 @@ oneDNN is there, its activation is part of the convolution and the weights are s
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -184,6 +184,36 @@ class FusedConv2d(_FusedConv):
         form = [stride * side for side in block], sides, [dilation, dilation], groups
         super().__init__(weight, bias, form, _activation(slope), dtype)
         self.block = block
+
+    @classmethod
+    def of(
+        cls,
+        conv: nn.Conv2d,
+        norm: nn.BatchNorm2d | None = None,
+        *,
+        channels: int | None = None,
+        **settings: Any,
+    ) -> FusedConv2d:
+        """A convolution with the batch norm after it.
+
+        Args:
+            conv: of one stride and one dilation for both axes.
+            norm: None for none.
+            channels: how many of the convolution's input channels come; None for all.
+            settings: `slope`, `dtype` and `block`.
+        """
+        weight, bias = conv.weight[:, :channels], conv.bias
+        if norm is not None:
+            weight, bias = fold_batch_norm(weight, bias, norm)
+        return cls(
+            weight,
+            bias,
+            stride=conv.stride[0],
+            padding=cast("tuple[int, int]", conv.padding),
+            dilation=conv.dilation[0],
+            groups=conv.groups,
+            **settings,
+        )
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:
         """Args: x (B, in, H, W); add, of the result's shape, before the activation."""
