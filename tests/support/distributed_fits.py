@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from lightning.pytorch import Trainer
 from torch.utils.data import Subset
 from toy_mixture import Filtered, Fit
 from toy_regression import Data, Regression
@@ -106,14 +105,5 @@ def _searched(search, folder, epochs, strategy="ddp_find_unused_parameters_true"
 
 
 def _trainer(folder, processes, strategy, **settings):
-    return Trainer(
-        accelerator="cpu",
-        devices=processes,
-        strategy=strategy,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        limit_val_batches=0,
-        default_root_dir=folder,
-        **settings,
-    )
+    settings = {"enable_checkpointing": False, "limit_val_batches": 0, **settings}
+    return quiet_trainer(folder, devices=processes, strategy=strategy, **settings)

@@ -8,13 +8,13 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from toy_regression import Data, Net, Regression
+from trainers import quiet_trainer
 
 from vizoo.common.ranks import same_everywhere
 from vizoo.nas import activate, search_space
@@ -24,17 +24,9 @@ from vizoo.nas.training import ProgressiveShrinking, Stage, SupernetTask, Unifor
 
 
 def trainer(strategy="auto", devices=1, **settings):
-    return Trainer(
-        **{"max_epochs": 2, "num_sanity_val_steps": 0, "limit_val_batches": 0, **settings},
-        default_root_dir=tempfile.mkdtemp(),
-        accelerator="cpu",
-        devices=devices,
-        strategy=strategy,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    defaults = {"max_epochs": 2, "limit_val_batches": 0, "enable_checkpointing": False}
+    settings = {"strategy": strategy, "devices": devices, **defaults, **settings}
+    return quiet_trainer(tempfile.mkdtemp(), **settings)
 
 
 class Shares(Data):
