@@ -175,7 +175,8 @@ def check_channels(layer: nn.Module, given: int, wanted: int) -> None:
     if given != wanted:
         raise ValueError(
             f"{type(layer).__name__} has {wanted} input channels active but was given {given}: "
-            "activate an architecture on the whole network, not on a part of it"
+            "give it the choice of the layer before it, and activate an architecture on the whole "
+            "network, not on a part of it"
         )
 
 

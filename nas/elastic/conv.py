@@ -72,9 +72,6 @@ class _Convolution(ElasticModule, _ConvNd):
         padding: Size | str = 0,
         **geometry: Any,
     ) -> None:
-        sizes = (padding, geometry["stride"], geometry["dilation"])
-        if is_elastic(itertools.chain.from_iterable(_tuple(size, 1) for size in sizes)):
-            raise ValueError("stride, padding and dilation of a convolution cannot be choices")
         if isinstance(kernel_size, tuple) and is_elastic(kernel_size):
             raise ValueError("an elastic kernel is square: give one value, not a tuple")
         largest = maximum(kernel_size) if isinstance(kernel_size, Value) else kernel_size
@@ -342,8 +339,8 @@ def Conv2d(
     at first: parameters such as `matrix_7to5`, 25 x 25. All else is as in torch.
 
     Raises:
-        ValueError: a stride, padding or dilation is a value, kernels are odd and even, or
-            channels do not fit the groups.
+        ValueError: a stride, padding or dilation is a value, a padding an unknown word, kernels
+            are odd and even, or channels do not fit the groups.
     """
     return _build(ElasticConv2d, **locals())
 
@@ -441,6 +438,11 @@ def _build(
     **geometry: Any,
 ) -> Any:
     """The elastic layer, or torch's own where every number is an int; arguments by their names."""
+    spans = (padding, geometry["stride"], geometry["dilation"])
+    if is_elastic(itertools.chain.from_iterable(_tuple(span, 1) for span in spans)):
+        raise ValueError("stride, padding and dilation of a convolution cannot be choices")
+    if isinstance(padding, str) and padding not in ("half", "same", "valid"):
+        raise ValueError(f"padding {padding!r}: choose half, same or valid, or give a number")
     sizes = in_channels, out_channels, kernel_size
     kernels = kernel_size if isinstance(kernel_size, tuple) else ()
     if is_elastic((*sizes, *kernels, geometry["groups"])):

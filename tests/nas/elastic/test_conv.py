@@ -214,8 +214,18 @@ def test_bad_arguments(arguments, message):
 def test_wrong_channels():
     layer = elastic.Conv2d(A, B, 3)
     layer.activate({"a": 2, "b": 4})
-    with pytest.raises(ValueError, match="2 input channels active but was given 4"):
+    says = "2 input channels active but was given 4: give it the choice of the layer before it"
+    with pytest.raises(ValueError, match=says):
         layer(image(4))
+
+
+@pytest.mark.parametrize("channels", [(2, 4), (A, B)])
+def test_geometry_that_cannot_be(channels):
+    for how in ({"stride": A}, {"dilation": (1, A)}, {"padding": A}):
+        with pytest.raises(ValueError, match="stride, padding and dilation .* cannot be choices"):
+            elastic.Conv2d(*channels, 3, **how)
+    with pytest.raises(ValueError, match="^padding 'halff': choose half, same or valid"):
+        elastic.Conv2d(*channels, 3, padding="halff")
 
 
 def test_what_a_layer_keeps_of_its_settings_is_bounded():
