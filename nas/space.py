@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from ..common.files import check_version
+from ..common.files import check_version, shortened
 from .architecture import Architecture, Scalar, json_digest, near
 from .conditions import Condition, checked_conditions, count, parents_first
 from .values import Choice
@@ -174,6 +174,11 @@ class SearchSpace:
         """
         if isinstance(architecture, Architecture) and architecture._space is self:
             return architecture
+        if not isinstance(architecture, Mapping):
+            raise ValueError(
+                f"{shortened(architecture)} is no architecture: give a value for each choice, "
+                "such as search_space(net).smallest()"
+            )
         values = {}
         for name, value in architecture.items():
             choice = self._choices.get(name)

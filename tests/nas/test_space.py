@@ -228,6 +228,8 @@ def test_validate_returns_the_own_values():
     assert {"k": 3, "on": True} not in space
     assert Architecture({"k": 3, "on": True}) in space
     assert Architecture({"k": 3}) not in space
+    with pytest.raises(ValueError, match="^'smallest' is no architecture: give a value for each"):
+        space.validate("smallest")
 
 
 def test_what_does_not_matter_may_be_missing_but_not_wrong():
