@@ -23,7 +23,10 @@ from torch import Tensor, nn
 from ...common.files import atomic_write, check_version
 from ..space import Architecture, SearchSpace
 
-__all__ = ["Agreement", "Comparison", "Predictor", "agreement", "compare"]
+__all__ = ["FEWEST", "Agreement", "Comparison", "Predictor", "agreement", "compare"]
+
+FEWEST = 10
+"""Measurements that a predictor takes at least."""
 
 _KEY = "vizoo"
 _KIND = "accuracy predictor"
@@ -156,7 +159,7 @@ class Predictor:
 
         Args:
             space: of the architectures.
-            pairs: (architecture, measurement), 10 or more; 1,000 to 4,000 make a good one.
+            pairs: (architecture, measurement), `FEWEST` or more; 1,000 to 4,000 make a good one.
             seed: of the split, the weights and the order.
             held_out: share of the pairs to test on and not to learn from; 0 for none.
             logarithm: learn the logarithm: right for errors, which are positive and skewed.
@@ -168,8 +171,10 @@ class Predictor:
             ValueError: too few pairs, an architecture of another space, a measurement that is
                 not finite, or not positive where its logarithm is to be learnt.
         """
-        if len(pairs) < 10:
-            raise ValueError(f"to fit a predictor takes 10 measurements or more, not {len(pairs)}")
+        if len(pairs) < FEWEST:
+            raise ValueError(
+                f"to fit a predictor takes {FEWEST} measurements or more, not {len(pairs)}"
+            )
         if not 0 <= held_out <= 0.8:
             raise ValueError(f"held_out is a share from 0 to 0.8, not {held_out}")
         codes = torch.tensor([space.encode(architecture) for architecture, _ in pairs])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ...common.counts import Counts, count, on_meta
-from ...common.devices import choose_device
+from ...common.devices import DTYPES, choose_device
 from ...common.energy import joules
 from ...common.files import shortened
 from ...common.timing import measure
@@ -133,12 +133,15 @@ class Bench:
 
         Raises:
             ValueError: something else than a network or a size; a device that is not here, or
-                neither a CPU nor a CUDA device; no image; or what the runtime cannot do.
+                neither a CPU nor a CUDA device; no such type; no image; or what the runtime cannot
+                do.
             ImportError: the runtime is not installed.
         """
         place = choose_device(device)
         if place.type not in ("cpu", "cuda"):
             raise ValueError(f"device {device}: measured are cpu and cuda")
+        if dtype not in (types := (*DTYPES, "int8")):
+            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(types)}")
         kind = getattr(torch, dtype)
         check_runtime(runtime, place, kind)
         if batch < 1:
@@ -299,10 +302,13 @@ def bench_for(
     `latency_table`, are None.
 
     Raises:
-        ValueError: conditions beside a bench, or a table of another supernet or other conditions.
+        ValueError: conditions beside a bench, something else than a table, or one of another
+            supernet or other conditions.
     """
     given = {"size": size, "batch": batch, "device": device, "dtype": dtype, "runtime": runtime}
     asked = {name: value for name, value in given.items() if value is not None}
+    if table is not None and not isinstance(table, LatencyTable):
+        raise ValueError(f"table {shortened(table)}: give what `latency_table` returned")
     if isinstance(net, Bench):
         if asked:
             raise ValueError(

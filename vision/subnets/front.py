@@ -20,6 +20,7 @@ from ...nas.search.evolution import evolve_pareto, pareto_front
 from ...nas.search.front import FrontRow
 from ...nas.search.optuna import Mirror, installed, propose
 from ...nas.search.population import Settings
+from ...nas.search.predictor import FEWEST
 from ...nas.space import Architecture
 from .bench import Bench, bench_for
 from .best import checked_limits, constraints, cost_predictors, within_reach
@@ -90,7 +91,7 @@ def search(
         dtype: likewise.
         runtime: likewise.
         table: of `latency_table`, for this machine.
-        samples: subnets evaluated for the predictor.
+        samples: subnets evaluated for the predictor, 10 or more.
         direct: evaluate every subnet that the search looks at, without a predictor.
         sampler: ``evolution``, or what of Optuna proposes in its place: ``tpe``, ``gp`` or
             ``nsga2``. These evaluate directly, as many as evolution would: one after the other, or
@@ -107,8 +108,9 @@ def search(
 
     Raises:
         ImportError: Optuna is asked for, and not installed.
-        ValueError: no supernet, an unknown cost, limits out of reach, latency without a table, a
-            storage of another search, an error that is no number, or none that is finite.
+        ValueError: no supernet, an unknown cost, too few samples, limits out of reach, latency
+            without a table, a storage of another search, an error that is no number, or none that
+            is finite.
 
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
@@ -131,6 +133,8 @@ def search(
     if bench.mixed:
         raise ValueError("a table of mixed precision is for `best_subnet` (`vizoo subnet`) alone")
     space = bench.space
+    if not direct and samples < min(FEWEST, space.count()):
+        raise ValueError(f"samples {samples}: a predictor takes {FEWEST} or more")
     predictors = cost_predictors(
         bench, table, lambda done, total: report("counting subnets", done, total)
     )
