@@ -533,6 +533,14 @@ def test_a_front_from_errors_alone(net):
             vizoo.search(net, lambda architecture: math.nan, cost="parameters", **how)
 
 
+def test_where_all_subnets_are_evaluated_none_is_predicted():
+    space = SearchSpace([Choice("width", (1, 2))])
+    errors = {space.smallest(): 3.0, space.largest(): math.inf}
+    objective, named = Evaluations(space, "val/error", {}, errors).objective(0)
+    assert objective([space.largest(), space.smallest()]) == [math.inf, 3.0]
+    assert named == "smallest val/error of all 2 subnets"
+
+
 def test_a_front_is_made_by_counts_whatever_was_predicted(net, monkeypatch):
     """Predictions that order subnets the wrong way round keep none of them from it."""
     space, rng = search_space(net), random.Random(0)
