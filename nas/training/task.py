@@ -111,8 +111,13 @@ class SupernetTask(LightningModule):
         # Within a tuple no one finds its parameters: not the optimiser, not a checkpoint.
         self._teacher: tuple[nn.Module, ...] = () if teacher is None else (teacher,)
         self.watched = watched or {"largest": "largest", "smallest": "smallest"}
-        for wanted in self.watched.values():
-            named_subnet(self.full_space, wanted)
+        for name, wanted in self.watched.items():
+            try:
+                named_subnet(self.full_space, wanted)
+            except ValueError as error:
+                raise ValueError(f"watched {name!r}: {error}") from error
+        if recalibration_batches < 0:
+            raise ValueError(f"recalibration_batches {recalibration_batches}: give 0 or more")
         self.recalibration_batches = recalibration_batches
         self._subnets: list[Watched] = []
         self._current: Watched | None = None

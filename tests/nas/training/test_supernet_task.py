@@ -296,7 +296,8 @@ class _Shy(Regression):
         (lambda: SupernetTask(_Shy(), distillation="in_place"), "no method distillation_loss"),
         (lambda: SupernetTask(Regression(), distillation="teacher"), "needs a teacher"),
         (lambda: SupernetTask(Regression(), watched={"a": "biggest"}), "'biggest' names no subnet"),
-        (lambda: SupernetTask(Regression(), watched={"a": {"widht": [2]}}), "'widht'"),
+        (lambda: SupernetTask(Regression(), watched={"a": {"widht": [2]}}), "^watched 'a': no"),
+        (lambda: SupernetTask(Regression(), recalibration_batches=-1), "batches -1: give 0 or mo"),
     ],
 )
 def test_what_cannot_be_trained_is_said_in_one_line(make, message):
