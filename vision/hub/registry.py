@@ -164,7 +164,10 @@ def register_model(
     def register(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         name = function.__name__
         if _longest(name, FAMILIES) is None:
-            raise ValueError(f"model {name!r}: its first words are not a family in FAMILIES")
+            raise ValueError(
+                f"model {name!r}: its first words are no family: add a line for its module to "
+                f"FAMILIES in {__file__}"
+            )
         held = _ENTRIES.get(name)
         if held is not None and held.module != function.__module__:
             raise ValueError(f"model {name!r} is registered by {held.module} already")
