@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from numbers import Real
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from ...common.files import check_version
+from ...common.files import check_version, shortened
 from ..architecture import near
 from ..elastic.base import ElasticModule
 from ..space import Choice, Scalar, SearchSpace
@@ -86,9 +87,9 @@ def convert(
             `widths` to `scores` do not matter then.
 
     Raises:
-        ValueError: the network does not run with these inputs, depends on values of tensors, is a
-            supernet already, has forward hooks or nothing that can be elastic, or is another than
-            the plan's; or scores are of other parameters.
+        ValueError: an argument is of another kind; the network does not run with these inputs,
+            depends on values of tensors, is a supernet already, has forward hooks or nothing that
+            can be elastic, or is another than the plan's; or scores are of other parameters.
 
     Example:
         >>> made = convert(nn.Sequential(nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3)), image)
@@ -99,6 +100,8 @@ def convert(
         check_version(plan, _VERSION, "a conversion")
         keep, depths = plan["keep"], plan["tied"]
     _check(net, widths, keep, scores or {})
+    if not isinstance(example_inputs, Tensor | tuple | list):
+        raise ValueError(f"example_inputs {shortened(example_inputs)}: give a tensor or several")
     inputs = (example_inputs,) if isinstance(example_inputs, Tensor) else tuple(example_inputs)
     modes = {name: module.training for name, module in net.named_modules()}
     supernet = copy.deepcopy(net).eval()
@@ -110,8 +113,9 @@ def convert(
     conversion.build(made)
     fixed = plan["fixed"] if plan else {**conversion.staying(made), **conversion.fixed}
     if not made.choices:
-        first = "; ".join(f"{name}: {why}" for name, why in list(fixed.items())[:4])
-        raise ValueError(f"nothing of {type(net).__name__} can be elastic: {first or 'no layers'}")
+        kind = type(net).__name__
+        first = "; ".join(f"{name or kind}: {why}" for name, why in list(fixed.items())[:4])
+        raise ValueError(f"nothing of {kind} can be elastic: {first or 'no layers'}")
     for name, module in supernet.named_modules():
         module.training = modes[name]
     return Converted(supernet, search_space(supernet), fixed, conversion.to_json(made, fixed))
@@ -120,6 +124,8 @@ def convert(
 def _check(
     net: nn.Module, widths: Sequence[float], keep: Sequence[str], scores: Mapping[str, Tensor]
 ) -> None:
+    if not isinstance(net, nn.Module):
+        raise ValueError(f"net {shortened(net)}: give a network")
     if any(isinstance(module, ElasticModule) for module in net.modules()):
         raise ValueError(
             f"{type(net).__name__} is a supernet already: extract a subnet of it first"
@@ -130,6 +136,8 @@ def _check(
                 f"{name or type(net).__name__} has forward hooks, which subnets would lack: remove "
                 "them, and do in forward() what they do"
             )
+    if isinstance(widths, Real):
+        raise ValueError(f"widths is a list of shares, such as ({widths:g}, 1)")
     if wrong := [share for share in widths if not 0 < share <= 1]:
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
     if isinstance(keep, str):

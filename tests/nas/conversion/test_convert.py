@@ -423,10 +423,11 @@ class Watched(Small):
             r"Dynamic cannot be traced: what it does depends on the values of a tensor",
         ),
         (nn.Linear(7, 3), {}, "Linear cannot be traced: .*mat1 and mat2"),
-        (nn.Conv2d(3, 8, 3), {}, "nothing of Conv2d can be elastic: "),
+        (nn.Conv2d(3, 8, 3), {}, "nothing of Conv2d can be elastic: Conv2d: output of the network"),
         (Watched(), {}, "first has forward hooks, which subnets would lack: remove them"),
         (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
         (Small(), {"widths": [0.5, 50]}, "widths are shares above 0 and up to 1, not 50"),
+        (Small(), {"widths": 0.5}, r"widths is a list of shares, such as \(0.5, 1\)"),
         (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),
         (Small(), {"keep": "first"}, r"keep is a list of names, such as \['first'\]"),
         (Small(), {"scores": {"a.weight": torch.ones(2)}}, "scores of 'a.weight': no such param"),
@@ -438,6 +439,13 @@ class Watched(Small):
 def test_what_cannot_be(net, settings, message):
     with pytest.raises(ValueError, match=message):
         converted(net.eval(), **settings)
+
+
+def test_arguments_of_another_kind():
+    with pytest.raises(ValueError, match="^net 'resnet18': give a network$"):
+        nas.convert("resnet18", torch.ones(1, 3, 8, 8))
+    with pytest.raises(ValueError, match="^example_inputs None: give a tensor or several$"):
+        nas.convert(Small(), None)
 
 
 def test_the_line_that_depends_on_values_is_told():
