@@ -20,7 +20,8 @@ class Cost:
 
     Args:
         target: the cost to keep to, in the table's unit: milliseconds, values, multiply-adds.
-        quantity: `parameters` or `macs`, counted when the search begins; or what the table has.
+        quantity: `parameters` or `macs`, counted on the task's `example_input_array` when the
+            search begins; or what the table has.
         table: file of a `CostTable`, or of a `LatencyTable` for what explains its latencies best
             as a sum; needed for `latency`.
         weight: factor of the term that is added.
