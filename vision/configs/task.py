@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import lightning.pytorch
@@ -26,6 +27,7 @@ from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
 from ...nas.recalibration import recalibrate, samples
 from ...nas.space import Architecture
+from ...nas.supernet import activate
 from ...nas.training.evaluation import first_loader, seeded, training_loss
 from .builtin import read_config
 from .messages import condense
@@ -126,7 +128,7 @@ class FitConfig:
 
     def errors(
         self,
-        leaves: Leaves,
+        leaves: Leaves | nn.Module,
         metric: str,
         *,
         mode: Literal["min", "max"] = "min",
@@ -137,7 +139,7 @@ class FitConfig:
         """What measures the error of an architecture: batch norms estimated, validation run.
 
         Args:
-            leaves: what gives it its weights.
+            leaves: what gives it its weights, or a supernet.
             metric: such as ``val/epe``.
             mode: ``max`` where a large metric is good: the error is then minus it.
             batches: of training data for batch norms; 0 leaves them as they are.
@@ -147,10 +149,12 @@ class FitConfig:
         Returns:
             Architecture to error, infinite where it is not finite.
         """
-        sign, net = -1 if mode == "max" else 1, leaves.net
+        sign = -1 if mode == "max" else 1
+        net = leaves.net if isinstance(leaves, Leaves) else leaves
+        run_as = leaves.activate if isinstance(leaves, Leaves) else partial(activate, leaves)
 
         def error(architecture: Architecture) -> float:
-            leaves.activate(architecture)
+            run_as(architecture)
             if batches:
                 self.recalibrate(net, batches, device)
             value = self.evaluate(net, metric, device, val_batches)

@@ -80,8 +80,8 @@ def search(
 
     Args:
         net: the supernet, or the bench of its costs.
-        evaluate: architecture to error, small is good; infinite where there is none. See
-            `FitConfig.errors` for that of a config's validation.
+        evaluate: architecture, which it has to activate, to error; small is good, infinite where
+            there is none. See `FitConfig.errors` for that of a config's validation.
         cost: ``latency`` (needs the table), ``parameters``, ``macs`` or ``memory``; by default the
             latency with a table, else multiply-adds.
         limits: as those of `best_subnet`.

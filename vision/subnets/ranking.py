@@ -35,7 +35,7 @@ class Ranked:
 
 
 def rank(
-    leaves: Leaves,
+    leaves: Leaves | nn.Module,
     evaluate: Callable[[Architecture], float],
     architectures: Iterable[Architecture],
     *,
@@ -46,7 +46,7 @@ def rank(
     """Evaluate subnets, each on its leaf's weights, and order them, the best first.
 
     Args:
-        leaves: of `open_supernet` or `open_tree`.
+        leaves: of `open_supernet` or `open_tree`, or a supernet.
         evaluate: architecture to error, small is good; see `FitConfig.errors`.
         architectures: what to rank.
         evaluations: of an earlier run, which are not done again.
@@ -54,28 +54,32 @@ def rank(
         report: called as ``report(done, total)``.
 
     Raises:
-        ValueError: an error is no number.
+        ValueError: no supernet, or an error is no number.
 
     Example:
         >>> leaves, net, space = vizoo.open_supernet("supernet.safetensors")
         >>> errors = vizoo.FitConfig.read("mine.yaml").errors(leaves, "val/epe")
         >>> best = vizoo.rank(leaves, errors, [space.smallest(), space.largest()])[0]
     """
+    if isinstance(leaves, Leaves):
+        net, tree = leaves.net, leaves.tree
+    else:
+        net, tree = leaves, SplitTree(space_of(leaves))
     if evaluations is None:
-        evaluations = Evaluations(leaves.tree.space, "error", {})
+        evaluations = Evaluations(tree.space, "error", {})
     # Leaf by leaf, so that each is read once.
-    by_leaf = sorted(dict.fromkeys(architectures), key=leaves.tree.leaf_of)
+    by_leaf = sorted(dict.fromkeys(architectures), key=tree.leaf_of)
     for done, architecture in enumerate(by_leaf, start=1):
         if architecture not in evaluations.errors:
             evaluations.errors[architecture] = score_of(evaluate, architecture)
             keep(evaluations)
         report(done, len(by_leaf))
-    shapes = on_meta(leaves.net)
+    shapes = on_meta(net)
     ranking = [
         Ranked(
             architecture,
             evaluations.errors[architecture],
-            leaves.tree.leaf_of(architecture),
+            tree.leaf_of(architecture),
             count_parameters(extract(shapes, architecture)),
         )
         for architecture in by_leaf
