@@ -5,7 +5,8 @@ and every pair of choices another, as the width of a layer multiplies its kernel
 and samples few, so a choice first gets a weight: how far it moves the cost by itself, found by
 regressions of degree 1. Squared *relative* errors are minimised; the regularisation is the one
 with the smallest leave-one-out error, which ridge regression gives in closed form. A hundred
-samples suffice, and a fit takes moments, so that files hold samples and no coefficients.
+samples suffice, and a fit takes moments, so that files hold samples and no coefficients. Where they
+are the whole space, nothing is predicted.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class CostRegressor:
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
         self._dual = _ridge_regression(self._kernel(self._samples), costs)
+        self._whole: dict[Architecture, float] = {}  # of a space of which every figure is known
 
     @classmethod
     def fit(
@@ -41,10 +43,13 @@ class CostRegressor:
     ) -> CostRegressor:
         """Fit to three measured architectures or more, whose costs are positive.
 
+        All architectures of a small space, each once, may be fewer: nothing is left to predict.
+
         Raises:
             ValueError: too few, or figures that are not positive.
         """
-        if len(architectures) != len(costs) or len(costs) < 3:
+        whole = len(set(architectures)) == space.count()
+        if len(architectures) != len(costs) or len(costs) < 3 and not whole:
             raise ValueError(
                 f"{len(architectures)} architectures with {len(costs)} figures: at least three of "
                 "each are needed to predict others"
@@ -52,10 +57,15 @@ class CostRegressor:
         values = np.asarray(costs, float)
         if not (np.isfinite(values).all() and (values > 0).all()):
             raise ValueError("figures to be predicted must be positive and finite")
-        return cls(space, _encode(space, architectures), values)
+        made = cls(space, _encode(space, architectures), values)
+        if whole:
+            made._whole = dict(zip(architectures, values.tolist(), strict=True))
+        return made
 
     def refined(self, more: Mapping[Architecture, float]) -> CostRegressor:
         """One that is fitted to further architectures and their positive figures as well."""
+        if self._whole:
+            return self
         features, costs = self._fitted
         features = np.concatenate([features, _encode(self.space, list(more))])
         return CostRegressor(self.space, features, np.append(costs, list(more.values())))
@@ -66,6 +76,8 @@ class CostRegressor:
 
     def predict(self, architectures: Sequence[Architecture]) -> NDArray:
         """Predictions (N,), in the unit of the figures it was fitted to, never negative."""
+        if self._whole:
+            return np.array([self._whole[self.space.validate(a)] for a in architectures])
         features = _encode(self.space, architectures) * self._weights
         return np.maximum(self._kernel(features) @ self._dual, 0.0)
 

@@ -1,0 +1,17 @@
+"""Costs predicted from measured architectures."""
+
+import pytest
+
+from vizoo.nas.efficiency.regressor import CostRegressor
+from vizoo.nas.space import Choice, SearchSpace
+
+
+def test_of_a_space_that_is_known_whole_nothing_is_predicted():
+    width, kernel = Choice("width", (8, 16)), Choice("kernel", (3, 5))
+    space = SearchSpace([width, kernel], {"kernel": [{"width": (16,)}]})
+    whole, costs = list(space.enumerate()), [1.0, 100.0, 300.0]
+    regressor = CostRegressor.fit(space, whole, costs)
+    assert regressor.predict(whole).tolist() == costs
+    assert regressor.refined({whole[0]: 7.0}).predict(whole).tolist() == costs
+    with pytest.raises(ValueError, match="at least three"):
+        CostRegressor.fit(space, whole[:2], costs[:2])
