@@ -438,8 +438,8 @@ def _build(
     **geometry: Any,
 ) -> Any:
     """The elastic layer, or torch's own where every number is an int; arguments by their names."""
-    spans = (padding, geometry["stride"], geometry["dilation"])
-    if is_elastic(itertools.chain.from_iterable(_tuple(span, 1) for span in spans)):
+    fixed = (padding, geometry["stride"], geometry["dilation"])
+    if is_elastic(itertools.chain.from_iterable(_tuple(number, 1) for number in fixed)):
         raise ValueError("stride, padding and dilation of a convolution cannot be choices")
     if isinstance(padding, str) and padding not in ("half", "same", "valid"):
         raise ValueError(f"padding {padding!r}: choose half, same or valid, or give a number")

@@ -212,8 +212,21 @@ class Bench:
         return optimize(net.eval(), self.dtype)
 
     def counts(self, architecture: Architecture) -> Counts:
-        """Parameters, multiply-adds and memory of an architecture, which does not run for it."""
-        return count(extract(self._shapes, self.alone(architecture)), *self.inputs("meta"))
+        """Parameters, multiply-adds and memory of an architecture, which does not run for it.
+
+        Raises:
+            ValueError: it could not run on such inputs.
+        """
+        inputs = self.inputs("meta")
+        try:
+            return count(extract(self._shapes, self.alone(architecture)), *inputs)
+        except RuntimeError as error:
+            shapes = " and ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
+            raise ValueError(
+                f"{type(self.net).__name__} does not run on {shapes}: "
+                f"{str(error).splitlines()[0]}; give another size, or the network a method "
+                "example_inputs"
+            ) from error
 
     @cached_property
     def _shapes(self) -> nn.Module:

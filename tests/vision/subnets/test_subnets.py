@@ -13,6 +13,7 @@ import toy_supernet
 
 import vizoo
 from vizoo.common.counts import Counts, count_parameters
+from vizoo.nas import elastic
 from vizoo.nas.distributed.search.executor import Executor, SerialExecutor
 from vizoo.nas.efficiency.regressor import CostRegressor
 from vizoo.nas.efficiency.table import LatencyTable
@@ -262,6 +263,7 @@ def test_int8_is_what_is_measured(net, monkeypatch):
         ("2G", "limits '2G': give a mapping, such as {'macs': '2G'}$"),
         ({"latency": "40"}, "give a time such as 40ms"),
         ({"macs": -1}, "must be more than 0"),
+        ({"macs": None}, "macs None: give a number, or a text such as '2G'$"),
         ({"parameters": 1}, "the smallest reachable is"),
     ],
 )
@@ -419,6 +421,18 @@ def test_winners_are_counted_where_choices_multiply(widths, limit):
     possible = [bench.counts(architecture).parameters for architecture in space.enumerate()]
     largest = max(count for count in possible if count <= limit)
     assert 0.7 * largest <= costs["parameters"] <= limit
+
+
+def test_a_network_with_two_subnets():
+    width = Choice("width", (4, 8))
+    net = torch.nn.Sequential(elastic.Conv2d(3, width, 3), elastic.Conv2d(width, 1, 3))
+    limits = {"macs": 50_000}
+    assert vizoo.best_subnet(net, limits, size=(16, 24)).architecture["width"] == 4
+    table = vizoo.latency_table(net, size=(16, 24), seconds=0.0)
+    assert vizoo.best_subnet(net, {"latency": "9s"}, table=table).architecture["width"] == 8
+    says = r"^Sequential does not run on 1x3x2x2: .*; give another size, or the network a method"
+    with pytest.raises(ValueError, match=says):
+        vizoo.best_subnet(net, limits, size=(2, 2))
 
 
 def test_a_network_without_choices():
