@@ -141,6 +141,7 @@ class DifferentiableSearch(SupernetTask):
         self.result: Architecture | None = None
         self._baseline = math.nan
         self._ranked: dict[str, Architecture] = {}
+        self._drawn = False  # what is ranked, which may be nothing
         self._ran: dict[str, set[int]] = {}
         # In a tuple: no child of this module.
         self._elastic = (list(elastic_modules(self.task.net)),)
@@ -288,7 +289,7 @@ class DifferentiableSearch(SupernetTask):
         if not first:
             subnets |= super().watched_subnets()
             if self.samples and self._is_last_validation():
-                self._ranked = self._drawn_samples()
+                self._ranked, self._drawn = self._drawn_samples(), True
                 subnets |= self._ranked
         return subnets
 
@@ -398,7 +399,7 @@ class DifferentiableSearch(SupernetTask):
         """The best by the metric of what was ranked, or else the derived architecture."""
         known = {"derived": self.derived, **self._ranked}
         if not self._ranked:
-            if self.samples:
+            if self.samples and not self._drawn:
                 rank_zero_warn("the last epoch was not validated, so no samples were ranked")
             return known["derived"]
         metric, logged = cast("str", self.metric), self.trainer.callback_metrics

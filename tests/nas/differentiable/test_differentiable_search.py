@@ -298,6 +298,15 @@ def test_samples_are_ranked_where_the_last_epoch_is_validated(tmp_path, epochs, 
     assert told == (not ranked)
 
 
+def test_where_one_architecture_keeps_to_the_cost_no_sample_is_missed(tmp_path, recwarn):
+    search = DifferentiableSearch(
+        Fit("two"), cost=Cost(1, "parameters"), samples=3, metric="val/error"
+    )
+    _trainer(tmp_path, limit_val_batches=1.0).fit(search, HalvedData(Filtered(32)))
+    assert search.result["kind"] == "noise" and not search._ranked
+    assert not any("no samples were ranked" in str(warning.message) for warning in recwarn)
+
+
 def test_halves_are_disjoint_and_repeatable():
     data = HalvedData(Filtered(32), share=0.25, seed=4)
     parts = {name: loader.dataset.indices for name, loader in data.train_dataloader().items()}
