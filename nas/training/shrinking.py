@@ -195,9 +195,12 @@ class ProgressiveShrinking(SupernetTask):
         return self.task.on_train_batch_start(batch, batch_idx)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the stage and its teacher."""
+        """Keep the stage, its teacher, and which part of the space has been trained by then."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["shrinking_stage"] = self.stage
+        trained = self._trained()
+        if 1 < trained.count() < self.full_space.count():
+            checkpoint["subspace"] = trained.to_json()
         if self._teacher:
             checkpoint["shrinking_teacher"] = self._teacher[0].state_dict()
 
@@ -208,6 +211,19 @@ class ProgressiveShrinking(SupernetTask):
         if "shrinking_teacher" in checkpoint:
             self._teach_by_largest()
             self._teacher[0].load_state_dict(checkpoint["shrinking_teacher"])
+
+    def _trained(self) -> SearchSpace:
+        """The part of the space that the stages up to the present one have open."""
+        parts = self.spaces[: self.stage + 1] or self.spaces[:1]
+        allowed = {
+            choice.name: [
+                value
+                for value in choice.values
+                if any(part.choices[choice.name].find(value) >= 0 for part in parts)
+            ]
+            for choice in self.full_space
+        }
+        return self.full_space.restrict(allowed)
 
     def _begin(self, index: int) -> None:
         stage, self.stage = self.stages[index], index

@@ -17,6 +17,7 @@ from trainers import fit_forked, quiet_trainer
 from vizoo.nas.conversion.importance import taylor_scores
 from vizoo.nas.distributed import ACPSGD, HookDDPStrategy
 from vizoo.nas.sorting import sort_channels
+from vizoo.nas.space import SearchSpace
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
 
@@ -67,6 +68,17 @@ def test_stages_follow_each_other(tmp_path):
     written = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     names = {"stage1_large.ckpt", "stage2_kernel.ckpt", "stage3_width.ckpt", "stage4_depth.ckpt"}
     assert names <= written
+    # Searches keep to the part of the space that has been trained, if there is more to it.
+    parts = {
+        name: torch.load(tmp_path / "checkpoints" / name, weights_only=True).get("subspace")
+        for name in sorted(names)
+    }
+    trained = [
+        {c.name for c in SearchSpace.from_json(part) if len(c.values) > 1}
+        for part in (parts["stage2_kernel.ckpt"], parts["stage3_width.ckpt"])
+    ]
+    assert trained == [kernels, kernels | widths]
+    assert parts["stage1_large.ckpt"] is None and parts["stage4_depth.ckpt"] is None
     assert {*wrapped.spaces[-1].names} == {*search_space(wrapped.task.net).names}
 
 
