@@ -169,6 +169,9 @@ class TSDFMesh:
         if len(mesh.triangles) == 0:
             raise ValueError(f"{path}: no surface in cells of {self.voxel:g}; choose another size")
         mesh.compute_vertex_normals()
+        # Of white a mean is a little above 1, which Open3D would tell on standard output.
+        colours = np.asarray(mesh.vertex_colors).clip(0, 1)
+        mesh.vertex_colors = self._library.utility.Vector3dVector(colours)
         with atomic_write(path) as temporary:
             if not self._library.io.write_triangle_mesh(str(temporary), mesh):
                 raise OSError(f"{path}: Open3D could not write the mesh")

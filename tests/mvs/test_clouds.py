@@ -1,0 +1,22 @@
+"""Meshes of fused views."""
+
+import numpy as np
+import pytest
+import torch
+
+from vizoo.mvs.clouds import TSDFMesh
+
+
+def test_a_white_mesh_leaves_standard_output_alone(tmp_path, capfd):
+    """There the command prints its summary as JSON."""
+    pytest.importorskip("open3d", exc_type=ImportError)
+    mesh = TSDFMesh(0.2)
+    matrix = torch.tensor([[60.0, 0, 39.5], [0, 60, 29.5], [0, 0, 1]])
+    columns, rows = np.meshgrid(np.arange(80), np.arange(60))
+    depth = (2 + 0.3 * np.sin(columns / 9) + 0.002 * rows).astype(np.float32)
+    for number in range(3):
+        pose = torch.eye(4)
+        pose[0, 3] = 0.1 * number
+        mesh.add(depth, np.full((60, 80, 3), 255, np.uint8), matrix, pose)
+    assert mesh.write(tmp_path / "mesh.ply") > 100
+    assert capfd.readouterr().out == ""
