@@ -340,7 +340,8 @@ class CTPredictor:
         if not volume.ends:
             warnings.warn(
                 f"{volume.source}: pictures do not say which end is the head: the last one is "
-                "taken to be, and no map is written as NIfTI (say feet-first or head-first)",
+                "taken to be, and no map is written as NIfTI (say feet-first or head-first): "
+                "order, or --slices, says it",
                 stacklevel=2,
             )
         sample = prepare(volume, self.preset)

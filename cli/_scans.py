@@ -20,7 +20,7 @@ def find_scans(words: list[str], skip: Path | None = None) -> dict[str, Path]:
     """The scans that files, folders and globs name, by the first part of their results' names.
 
     A NIfTI file is a scan, and so is a folder that itself holds DICOM files or pictures; other
-    folders are searched for such. Several DICOM files of one folder stand for the folder. Results
+    folders are searched for such. Several slices of one folder stand for the folder. Results
     of this command and the masks of `vizoo scans` are passed over, and so, with a warning, are
     folders found by searching whose DICOM files hold no CT slices. The folder `skip`, which holds
     results, is not searched.
@@ -100,11 +100,15 @@ def _is_made(path: Path) -> bool:
 
 
 def _one_a_folder(scans: list[Path]) -> list[Path]:
-    """Exchange several DICOM files of a folder, such as a shell lists them, for the folder."""
-    files = [scan for scan in scans if scan.is_file() and dicom.is_dicom(scan)]
+    """Exchange several slices of a folder, such as a shell lists them, for the folder."""
+    files = [scan for scan in scans if scan.is_file() and _is_slice(scan)]
     counts = Counter(file.parent for file in files)
     several = {file for file in files if counts[file.parent] > 1}
     return list(dict.fromkeys(scan.parent if scan in several else scan for scan in scans))
+
+
+def _is_slice(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES or dicom.is_dicom(file)
 
 
 def _stem(scan: Path) -> str:

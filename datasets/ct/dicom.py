@@ -331,7 +331,9 @@ def _choose(
     if series is not None and series not in groups and series not in unusable:
         raise ValueError(f"{where}: no series {series}; there is {shown}")
     if series is None and len(groups) > 1:
-        raise ValueError(f"{where}: {len(groups)} series mixed: name one as `series`: {shown}")
+        raise ValueError(
+            f"{where}: {len(groups)} series mixed: name one as `series`, or by --series: {shown}"
+        )
     series = series or next(iter(groups))
     if series in unusable:
         raise ValueError(unusable[series])

@@ -51,7 +51,8 @@ def read_slices(
     first = _plane(files[0])
     if first.dtype != np.uint8 and value_range is None:
         raise ValueError(
-            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range): the file does not"
+            f"{files[0]}: 16 bits; say which values become 0 and 1 (value_range, or "
+            "--value-range): the file does not"
         )
     values = np.empty((len(files), *first.shape), first.dtype)
 

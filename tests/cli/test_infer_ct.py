@@ -293,6 +293,13 @@ def test_the_files_of_a_series_are_one_scan(weights, tmp_path, capsys):
         assert report["scan"] == "series"
 
 
+def test_the_pictures_of_a_folder_are_one_scan(weights, tmp_path, capsys):
+    assert call("slices/*.png", "--model", weights, "--json") == 0
+    told = capsys.readouterr()
+    (report,) = json.loads(told.out)["scans"]
+    assert report["scan"] == "slices" and "order, or --slices, says it" in told.err
+
+
 def test_links_lead_to_no_scan_twice(weights, tmp_path, capsys):
     (tmp_path / "batch").mkdir()
     (tmp_path / "series").rename(tmp_path / "batch/series")
@@ -423,7 +430,7 @@ def bad(tmp_path, scan, what):
         ("nothing", "nothing: no scan: no DICOM file, no NIfTI file"),
         ("text", "notes.txt: not a scan; give a NIfTI file"),
         ("one picture", "1.png: 1 slices; a scan has several"),
-        ("16 bits", "0.png: 16 bits; say which values become 0 and 1 .value_range."),
+        ("16 bits", "0.png: 16 bits; say which values become 0 and 1 .value_range, or --value-r"),
         ("sagittal", "bad: sagittal slices; take the scan's axial series"),
         ("no spacing", "0001.dcm: no usable PixelSpacing in its header"),
         ("magnetic", "bad: modality MR; wants a CT series"),
