@@ -67,8 +67,11 @@ def read_nifti(path: str | os.PathLike) -> CTVolume:
         )
     check_axial(affine, str(path))
     values = _hounsfield(stored, float(image.dataobj.slope), float(image.dataobj.inter))
-    if not np.isfinite(values).all():
-        raise ValueError(f"{path}: holds values that are not finite")
+    if lost := values.size - np.count_nonzero(np.isfinite(values)):
+        raise ValueError(
+            f"{path}: {lost} of {values.size} values are not finite: where nothing was scanned, "
+            "set them to -1000, which is air"
+        )
     volume = CTVolume(values.transpose(2, 1, 0), affine, source=str(path))
     if len(volume.oriented()[0]) < 2:
         raise ValueError(f"{path}: one slice; a scan has several")

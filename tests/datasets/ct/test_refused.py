@@ -227,8 +227,11 @@ class TestNifti:
         header[280:328] = bytes(48)  # the affine's rows
         plain.write_bytes(header)
         assert "plain.nii: unknown spacing" in line(lambda: read_nifti(plain))
-        write(path, np.full((4, 4, 4), np.nan), scan[2])
-        assert "not finite" in line(lambda: read_nifti(path))
+        values = np.zeros((4, 4, 4))
+        values[0, 0] = np.nan
+        write(path, values, scan[2])
+        said = line(lambda: read_nifti(path))
+        assert "4 of 64 values are not finite" in said and "set them to -1000" in said
         write(path, np.full((4, 4, 4), -1000), scan[2])
         said = line(lambda: prepare(read_nifti(path), CTPreset((4, 4), 2)))
         assert "a.nii.gz: empty: every voxel is -1000" in said
