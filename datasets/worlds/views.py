@@ -48,10 +48,11 @@ class WorldViews(WorldDataset):
         wander: tuple[float, float] = (0.1, 0.4),
         **common: Any,
     ) -> None:
-        if views < 2 or not 0 < wander[0] <= wander[1]:
+        if views < 2:
+            raise ValueError(f"world: views {views} (want 2 or more)")
+        if not 0 < wander[0] <= wander[1]:
             raise ValueError(
-                f"world: views {views} (want 2 or more), wander {wander[0]:g} to {wander[1]:g} "
-                "(want more than 0, the least first)"
+                f"world: wander {wander[0]:g} to {wander[1]:g} (want more than 0, the least first)"
             )
         kind = f"views-{views}-{wander[0]:g}-{wander[1]:g}"
         super().__init__(kind, ("images",), length, (height, width), **common)

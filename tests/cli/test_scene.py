@@ -46,7 +46,7 @@ def test_scans_of_dtu_are_counted_by_the_seed(tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--views", "1"], "views 1 (want 2 or more)"),
+        (["--views", "1"], "world: views 1 (want 2 or more)\n"),
         (["--size", "24"], "--size 24: give height and width"),
         (["--layout", "dtu_training", "--size", "24x32"], "holds 512x640 alone"),
         (["--truth", "truth.txt"], "--truth truth.txt: true points are written as .ply"),
