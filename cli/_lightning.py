@@ -28,6 +28,7 @@ from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
 from ..vision.hub.registry import model_info
 from ..vision.progress import EpochProgressBar, ParameterTable
+from ._parser import Parser
 from ._work import check_folder
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
@@ -68,7 +69,7 @@ class VizooCLI(LightningCLI):
 
     def __init__(self, command: str, **settings: Any) -> None:
         self._command = command
-        super().__init__(**settings)
+        super().__init__(parser_class=Parser, **settings)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """The one that was typed, and the arguments that it skips."""

@@ -46,6 +46,22 @@ def test_fit_then_the_same_again_then_test(toy, capsys):
         assert main([verb, "-c", "toy.yaml", "--ckpt_path", "checkpoints/last.ckpt"]) == 0
 
 
+def test_a_set_of_another_class_takes_nothing_over(tmp_path, monkeypatch, capsys):
+    """The height of generated views would stretch photographs; one of the same class is changed."""
+    monkeypatch.chdir(tmp_path)
+    own = {"class_path": "vizoo.datasets.mvs.SceneFolders", "init_args": {"paths": ["scene"]}}
+    same = {"class_path": "vizoo.datasets.worlds.views.WorldViews", "init_args": {"length": 4}}
+    sets = {"train": [own], "val": [same]}
+    data = {"class_path": "vizoo.datasets.mvs.MVSDataModule", "init_args": sets}
+    Path("mine.yaml").write_text(yaml.safe_dump({"data": data}))
+    configs = ["--config", "mvs/dispmvs_generated.yaml", "--config", "mine.yaml"]
+    assert main(["fit", *configs, "--print_config"]) == 0
+    made = yaml.safe_load(capsys.readouterr().out)["data"]["init_args"]
+    train, val = (made[name][0]["init_args"] for name in ("train", "val"))
+    assert (train["height"], train["width"], train["views"]) == (None, None, 5)
+    assert (val["length"], val["height"], val["seed"]) == (4, 128, 2)
+
+
 def test_a_task_may_choose_its_optimiser_itself(toy):
     """The config then names none of `OptimisedTask`'s arguments."""
     code = """import torch
