@@ -164,7 +164,8 @@ class Scene(Kept):
         if view.size is not None and tuple(image.shape[1:]) != view.size:
             raise ValueError(
                 f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but its camera in "
-                f"{view.camera_file} is of {view.size[1]}x{view.size[0]}"
+                f"{view.camera_file} is of {view.size[1]}x{view.size[0]}: give the "
+                "photographs that the cameras were found from"
             )
         return image
 

@@ -123,7 +123,8 @@ def test_distortion_and_quaternions_are_refused(scene, tmp_path):
     with pytest.raises(ValueError, match="cameras.bin: camera 1 is distorted .FISHEYE.; undistort"):
         open_scene(newer)
     cameras.write_text(good.replace(" 64 48 ", " 65 48 "))
-    with pytest.raises(ValueError, match="00000000.jpg: 64x48 pixels, but its camera in .* 65x48"):
+    said = "00000000.jpg: 64x48 pixels, but its camera in .* 65x48: give the photographs that"
+    with pytest.raises(ValueError, match=said):
         open_scene(path).sample(0, [1])
     cameras.write_text(good)
     images = path / "sparse/images.txt"
