@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..datasets.stereo.calibration import StereoCalibration
+    from ..datasets.stereo.rigs import StereoRig
     from ..stereo.rectify import Rectifier, RigRectifier
     from ._pairs import Pair
 
@@ -68,16 +69,25 @@ def add_raw_arguments(parser: argparse.ArgumentParser) -> None:
     add_rig_arguments(raw)
 
 
-def rig_rectifier(
-    args: argparse.Namespace, path: str, raw: tuple[int, ...], size: tuple[int, int] | None = None
-) -> RigRectifier:
-    """The rectifier of a calibration from raw images of a size; says its notes."""
+def open_rig(args: argparse.Namespace, path: str) -> StereoRig:
+    """The rig of a calibration, read as was asked for."""
     from ..datasets.stereo.rigs import read_rig
-    from ..stereo.rectify import RigRectifier
 
-    rig = read_rig(
+    return read_rig(
         path, args.second, cameras=args.cameras, baseline_unit=args.baseline_unit, lens=args.lens
     )
+
+
+def rig_rectifier(
+    args: argparse.Namespace,
+    path: str,
+    rig: StereoRig,
+    raw: tuple[int, ...],
+    size: tuple[int, int] | None = None,
+) -> RigRectifier:
+    """The rectifier of a rig, read from a path, for raw images of a size; says its notes."""
+    from ..stereo.rectify import RigRectifier
+
     height, width = raw
     try:
         rectifier = RigRectifier(rig, height, width, fov=args.fov, size=size)
@@ -135,7 +145,7 @@ def raw_rectifier(
     if len(given) > 1 and {"raw", "auto-rectify"} & set(given):
         raise ValueError(f"give either --{given[0]} or --{given[1]}, not both")
     if args.raw is not None:
-        return rig_rectifier(args, args.raw, size())
+        return rig_rectifier(args, args.raw, open_rig(args, args.raw), size())
     return estimated_rectifier(views) if args.auto_rectify else None
 
 

@@ -145,12 +145,18 @@ def infer_one(
     """Infer one thing, save the result, with the warnings so far, to files; return its summary."""
     from ..common.summaries import item_summary
 
+    said: list[str] = []
     started = time.perf_counter()
-    with collect_warnings() as notes:
-        result = infer()
-    seconds = time.perf_counter() - started
-    with collect_warnings() as said:
-        files = save(result, notes)
+    try:
+        with collect_warnings() as notes:
+            result = infer()
+        seconds = time.perf_counter() - started
+        with collect_warnings() as said:
+            files = save(result, notes)
+    except Exception:
+        for note in notes + said:  # they may tell why
+            warn(f"{name}: {note}")
+        raise
     return item_summary(name, result.summary(), seconds, files, notes + said)
 
 

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the table, or the record of ``NAME.TAG``."""
     from ..common.progress import progress_bar
     from ..vision.hub.download import fetch
-    from ..vision.hub.registry import TIMM, list_models, model_info, refusal
+    from ..vision.hub.registry import list_models, model_info, refusal
 
     height, width = parse_size(args.size)
     tagged = list_models(args.pattern, pretrained=True)
@@ -44,9 +44,8 @@ def run(args: argparse.Namespace) -> int:
     if args.pretrained or (tagged and not names):
         names = list(dict.fromkeys(model_info(name).name for name in tagged))
     if not names:
-        said = "" if set("*?[") & set(args.pattern) else refusal(args.pattern)
-        if "." in args.pattern or TIMM in said:
-            raise ValueError(said)
+        if not (set("*?[") & set(args.pattern) or list_models(args.pattern)):
+            raise ValueError(refusal(args.pattern))
         which = "model with trained weights" if args.pretrained else "model"
         known = list_models(pretrained=args.pretrained) or ["none"]
         raise ValueError(f"no {which} matches {args.pattern!r}; there are {', '.join(known)}")

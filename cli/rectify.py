@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..common.warned import collect_warnings
-from ._cameras import add_rig_arguments, estimated_rectifier, raw_size, readable, rig_rectifier
+from ._cameras import (
+    add_rig_arguments,
+    estimated_rectifier,
+    open_rig,
+    raw_size,
+    readable,
+    rig_rectifier,
+)
 from ._items import add_pairs, end_run, infer_items
 from ._work import check_apart, check_folder, parse_size, refuse, warn
 
@@ -70,17 +77,19 @@ def run(args: argparse.Namespace) -> int:
         refuse(args, names, "goes with CALIBRATION, not with --auto")
     elif args.calibration is None:
         raise ValueError("CALIBRATION is missing: name its file, or give --auto to do without")
+    # Before pairs are looked for: where it was forgotten, the first image stands in its place.
+    rig = None if args.auto else open_rig(args, args.calibration)
     pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo rectify")}
     out = check_folder(args.out)
     files = [file for pair in pairs.values() for file in (pair.left, pair.right)]
     for folder in (out, out / "left", out / "right"):
         check_apart(files, folder)
-    if args.auto:
+    if rig is None:
         rectifier: Rectifier = estimated_rectifier(readable(pairs))
         cause = "did the same two cameras take all pairs?"
     else:
         size = None if args.size is None else parse_size(args.size)
-        rectifier = rig_rectifier(args, args.calibration, raw_size(pairs), size)
+        rectifier = rig_rectifier(args, args.calibration, rig, raw_size(pairs), size)
         cause = None
     checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
 

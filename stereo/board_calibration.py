@@ -191,10 +191,10 @@ def calibrate_rig(
     pairs = list(pairs)
     size, views, skipped = _views(pairs, board, report)
     if size is None or len(views) < _FEWEST_VIEWS:
-        first = next(iter(skipped.values()), "there are no pictures")
+        first = f": {next(iter(skipped.values()))}" if skipped else ""
         raise ValueError(
             f"the board ({board}) was found in {len(views)} of {len(pairs)} pairs, and "
-            f"{_FEWEST_VIEWS} are needed, better 15: {first}{_miscounted(pairs, board)}"
+            f"{_FEWEST_VIEWS} are needed, better 15{first}{_miscounted(pairs, board)}"
         )
     try:
         rig, poses = _solved(views, size, lens)

@@ -359,7 +359,7 @@ class StereoPredictor:
             alone = self.reach / (1 + self.guided)
             largest, reserve = self._largest(left, right, alone), _RESERVE
         else:
-            largest, reserve = given, 1.0
+            largest, reserve = min(given, left.shape[2]), 1.0  # no match is farther away
         if largest * wanted <= self.reach:
             return wanted
         within = max(math.floor(100 * self.reach / (reserve * largest)), 1) / 100

@@ -140,7 +140,7 @@ def read_calibration(
         raise ValueError(f"{path}: {error}") from None
     raise ValueError(
         f"{path}: not a calibration file: neither cam0=[f 0 cx; 0 f cy; 0 0 1] (Middlebury, ETH3D) "
-        "nor P_rect_02: ... (KITTI) is in it"
+        "nor P_rect_02: ... (KITTI) is in it; one of raw cameras is for --raw and `vizoo rectify`"
     )
 
 

@@ -584,8 +584,10 @@ def test_scales_that_are_none(scene, capsys, scale):
 
 def test_a_format_too_narrow_leaves_nothing_half_written(scene, capsys, monkeypatch):
     monkeypatch.setattr(Constant, "forward", lambda _, left, right: left[:, :1] * 0 + 300)
-    words = ("l.png", "r.png", "--model", "stand-in", "--out", "out", "--format", "pfm", "png")
-    assert "a 16-bit PNG ends below 256 px" in refused(capsys, *words)
+    assert good("--format", "pfm", "png") == 2
+    why, failed = capsys.readouterr().err.splitlines()  # what explains a failure is said before it
+    assert why.startswith("vizoo: warning: l: 100% of the pixels are matched beyond the edge")
+    assert failed.startswith("vizoo: error: ") and "a 16-bit PNG ends below 256 px" in failed
     assert not (scene / "out").exists()
 
 

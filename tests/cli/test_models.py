@@ -47,6 +47,7 @@ def test_table(capsys):
     ("words", "says"),
     [
         (["nothing*"], "no model matches 'nothing\\*'; there are .*fadnet_plus_tiny"),
+        (["easnet_smal"], "no model is called .easnet_smal.; did you mean easnet_small"),
         (["--size", "0x4"], "give height and width as in --size 384x1280"),
         (["--sise", "4x4"], "did you mean --size"),
     ],

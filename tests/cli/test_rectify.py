@@ -225,6 +225,7 @@ def test_rectify_without_a_calibration(raw, tmp_path, capsys):
         (["--auto", "l.png", "r.png", "--fov", "60"], "--fov goes with CALIBRATION"),
         (["--auto", "l.png", "r.png", "--baseline-unit", "m"], "--baseline-unit goes with"),
         (["--list", "pairs.txt"], "CALIBRATION is missing: name its file, or give --auto"),
+        (["left", "right"], "left: no calibration in this folder"),
         (["rig.yml", "l.png", "r.png", "--size", "99999x99999"], "more than 4 times the pixels"),
     ],
 )
@@ -308,12 +309,13 @@ def test_infer_without_a_calibration(raw, tmp_path, capsys):
         (["--lens", "fisheye"], "--lens goes with --raw"),
         (["--fov", "90"], "--fov goes with --raw"),
         (["--raw", "none.yml"], "none.yml: no such calibration file"),
+        (["--calib", "rig.yml"], "is in it; one of raw cameras is for --raw and `vizoo rectify`"),
         (["--max-depth", "3"], "--max-depth needs a calibration: --calib, --raw"),
     ],
 )
 def test_options_that_do_not_go_together(raw, capsys, words, message):
     words = [str(raw / word) if word == "rig.yml" else word for word in words]
-    if "--calib" in words:
+    if "calib.txt" in words:
         words[words.index("--calib") + 1] = str(raw / "calib.txt")
         (raw / "calib.txt").write_text("cam0=[9 0 4; 0 9 3; 0 0 1]\nbaseline=10\n")
     files = [str(raw / "left"), str(raw / "right"), "--out", "out"]

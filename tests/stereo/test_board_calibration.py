@@ -158,6 +158,8 @@ def test_too_few_views(tmp_path, pictures):
         calibrate_rig(pairs, CHESS)
     with pytest.raises(ValueError, match="found in 0 of 1"):
         calibrate_rig(pictures[:1], Board("chessboard", 10, 8, SQUARE))
+    with pytest.raises(ValueError, match="found in 1 of 1 pairs, and 3 are needed, better 15$"):
+        calibrate_rig(pictures[:1], CHESS)
     with pytest.raises(ValueError, match="0 of 0 pairs"):
         calibrate_rig([], CHESS)
     with pytest.raises(ValueError, match="one of 9x6 squares, .* count squares, not inner corners"):

@@ -339,6 +339,8 @@ def test_no_disparity_is_looked_for_beyond_the_width(pair):
     near.reach = 24
     with pytest.warns(UserWarning, match="disparities reach about 48 px"):
         vizoo.StereoPredictor(near)(*pair)
+    far = vizoo.StereoPredictor(near)(*pair, max_disparity=1e5, check=False)
+    assert far.scale == 0.5
 
 
 def test_there_is_nothing_to_match(pair):
