@@ -29,7 +29,7 @@ from ._export_formats import LOUD, METADATA, Format, Job, find_format
 from .hub.registry import model_info
 from .inference import evaluating, folded, standalone
 from .inputs import example_inputs, input_names, size_axes
-from .int8 import Quantized, Sample, check_samples, quantize
+from .int8 import Quantized, Sample, check_parts, check_samples, quantize
 
 __all__ = ["Check", "Exported", "export", "open_named", "stored_bytes", "tensors", "weight_bytes"]
 
@@ -40,7 +40,7 @@ class Exported:
 
     path: Path  #: the file
     to: str  #: its format
-    bytes: int  #: its size
+    bytes: int  #: its size, with those of the files that belong to it
     weight_bytes: int  #: size of the network's parameters and buffers
     checks: tuple[Check, ...]  #: comparisons with PyTorch, that at the exported size first
     seconds: float  #: of the whole export
@@ -123,6 +123,7 @@ def export(
     net = standalone(getattr(model, "_orig_mod", model))  # of what `torch.compile` wraps
     if precision == "int8":
         net = folded(net)
+        check_parts(net, float_parts or ())
     with evaluating(net), torch.no_grad(), quiet(LOUD), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         progress("running in PyTorch")
@@ -148,7 +149,8 @@ def export(
                     quantized = quantize(
                         form, temporary, calibrate, max_loss, progress, float_parts
                     )
-            sizes = temporary.stat().st_size, weight_bytes(net)
+            files = (temporary, *map(temporary.with_suffix, form.beside))
+            sizes = sum(file.stat().st_size for file in files), weight_bytes(net)
     spent = time.perf_counter() - start
     return Exported(path, form.name, *sizes, checks, spent, metadata, quantized)
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from ._export_formats import Format
 
-__all__ = ["Quantized", "Sample", "check_samples", "layers_in", "quantize"]
+__all__ = ["Quantized", "Sample", "check_parts", "check_samples", "layers_in", "quantize"]
 
 
 @dataclass(frozen=True)
@@ -154,6 +154,17 @@ def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str
                     "export with that size, or dynamic, and give samples of as many images as "
                     "`batch`"
                 )
+
+
+def check_parts(net: nn.Module, parts: Iterable[str]) -> None:
+    """Refuse parts that a network does not have, before anything is written.
+
+    Raises:
+        ValueError: some are no children of it with weights.
+    """
+    known = [name for name, child in net.named_children() if any(True for _ in child.parameters())]
+    if unknown := [part for part in parts if part not in known]:
+        raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def layers_in(parts: Collection[str], layers: Sequence[str]) -> list[str]:

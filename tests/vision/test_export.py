@@ -313,6 +313,19 @@ def test_other_weights_in_the_file_are_an_error(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_the_size_is_that_of_all_files(tmp_path, monkeypatch):
+    form = formats.FORMATS["torchscript"]
+
+    def write(job, file):
+        form.write(job, file)
+        file.with_suffix(".bin").write_bytes(bytes(1000))
+
+    changed = dataclasses.replace(form, write=write, beside=(".bin",))
+    monkeypatch.setitem(formats.FORMATS, "torchscript", changed)
+    exported = export(Sum(), tmp_path / "net.pt", to="torchscript", size=(8, 12))
+    assert exported.bytes == exported.path.stat().st_size + 1000
+
+
 def test_not_finite_is_said(tmp_path):
     net = Sum()
     nn.init.constant_(net.conv.weight, float("nan"))

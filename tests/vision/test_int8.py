@@ -172,6 +172,10 @@ def test_a_network_in_int8(tmp_path, to):
             "sample 0 is 1x3x24x32, and the file takes",
         ),
         ({"precision": "int8", "calibrate": samples(1)}, "two samples at least"),
+        (
+            {"precision": "int8", "calibrate": samples(), "float_parts": ["rest"]},
+            "no part is called rest; there are first, last",
+        ),
     ],
 )
 def test_refused(tmp_path, how, says):
