@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..common.warned import collect_warnings
-from ._work import warn
+from ._work import check_file, warn
 
 _OPTIONS = ("normalization", "max_disparity", "encoding")
 
@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"{args.target}: the target must end in .safetensors")
     if args.target.exists() and not args.force:
         raise FileExistsError(f"{args.target}: exists already; --force overwrites it")
+    check_file(args.target, option="target")
     known = names_its_model(args.source)
     with collect_warnings() as notes:
         stored = read_weights(args.source) if known else recognise(args.source)

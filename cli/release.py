@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..common.files import read_json
+from ._work import check_folder
 
 if TYPE_CHECKING:
     from ..vision.hub.record import WeightsRecord
@@ -73,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--private goes with --push ORG/NAME")
     if args.out.is_dir() and any(args.out.iterdir()) and not args.force:
         raise FileExistsError(f"{args.out}: has files already; --force replaces those of a release")
+    check_folder(str(args.out))
 
     import torch
 

@@ -64,8 +64,10 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--port {args.port}: must be at most {_PORTS}")
     from rich.console import Console
 
+    from ..vision.serving import check_free, is_local, page_folder, served
+
+    check_free(args.host, args.port)  # networks are loaded only for a page that can be served
     from ..stereo.page import build_page
-    from ..vision.serving import is_local, page_folder, served
 
     with contextlib.suppress(KeyboardInterrupt), noted_signals() as noted, page_folder() as folder:
         with Console(stderr=True).status("loading"):

@@ -25,7 +25,7 @@ from ..common.extras import from_extra
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["Gate", "Store", "is_local", "page_folder", "served"]
+__all__ = ["Gate", "Store", "check_free", "is_local", "page_folder", "served"]
 
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -145,7 +145,7 @@ def served(
     gradio = from_extra("serve", "gradio", "a page")
     middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
     host = host.strip("[]")
-    _check_free(host, port)
+    check_free(host, port)
     hosts = {host, "localhost"}
     if not is_local(host):
         own = socket.gethostname()
@@ -376,8 +376,12 @@ def _again(body: bytes, receive: _Receive) -> _Receive:
     return replay
 
 
-def _check_free(host: str, port: int) -> None:
-    """Refuse an address that cannot be listened at, before anything is started."""
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that cannot be listened at, before anything is started.
+
+    Raises:
+        ValueError: the port is none or taken, or the host is not this machine's.
+    """
     if not 0 < port <= _PORTS:
         raise ValueError(f"port {port}: a port is a number from 1 to {_PORTS}")
     try:

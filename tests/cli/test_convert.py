@@ -45,6 +45,8 @@ def test_convert(tmp_path, monkeypatch, capsys, micro):
     assert main(["convert", "best.tar", "net.safetensors"]) == 2
     assert "exists already; --force" in capsys.readouterr().err
     assert main(["convert", "best.tar", "net.safetensors", "--force"]) == 0
+    assert main(["convert", "none.tar", "best.tar/net.safetensors"]) == 2
+    assert "is a file; name a folder" in capsys.readouterr().err
 
     state = published(micro)
     state.pop("module.cunet.upconv0.0.weight")

@@ -112,6 +112,9 @@ def test_what_is_there_stays(checkpoint, capsys, tmp_path):
     assert main(words) == 2
     assert "net: has files already; --force" in capsys.readouterr().err
     assert main([*words, "--force"]) == 0 and (tmp_path / "net/mine.txt").exists()
+    (tmp_path / "file").touch()
+    assert main(["release", "none.ckpt", "--out", "file", *FACTS]) == 2
+    assert "--out file: " in capsys.readouterr().err
     assert main(["release", "none.ckpt", "--out", "other", *FACTS]) == 2
     assert "none.ckpt: no such weight file" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

@@ -271,6 +271,12 @@ def test_the_command_serves_and_ends(tmp_path, host, number):
 def test_what_the_command_refuses(capsys, monkeypatch):
     assert main(["serve", "--max-upload", "0"]) == 2
     assert "--max-upload 0: must be at least 1" in capsys.readouterr().err
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        # Before networks are looked for.
+        assert main(["serve", "--port", str(taken.getsockname()[1]), "--model", "none"]) == 2
+        assert "name another port" in capsys.readouterr().err
 
     def absent(extra, module, what):
         return from_extra(extra, "no_such_package", what)
