@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Pairs by whose matches a rig without a calibration is estimated.
 _ESTIMATED = 5
+# Metres between cameras, beyond which the unit is doubted.
+_NARROWEST, _WIDEST = 1e-3, 5
 
 
 def add_rig_arguments(parser: argparse._ActionsContainer) -> None:
@@ -95,6 +97,7 @@ def rig_rectifier(
         raise ValueError(f"{path}: {error}") from error
     for note in rectifier.notes:
         warn(f"{path}: {note}")
+    _doubt(path, rig.baseline)
     return rectifier
 
 
@@ -153,7 +156,7 @@ def common_calibration(
     args: argparse.Namespace, left: Path, found: Path | None = None
 ) -> StereoCalibration | None:
     """The calibration of --calib, the numbers or a file, for a left image or a folder of them."""
-    from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+    from ..datasets.stereo.calibration import StereoCalibration
 
     numbers = {name: getattr(args, name) for name in ("focal", "baseline", "cx", "cy", "doffs")}
     numbers = {name: value for name, value in numbers.items() if value is not None}
@@ -161,7 +164,7 @@ def common_calibration(
         raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
     if not numbers:
         if file := args.calib or found:
-            return read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
+            return _read(args, file, left)
         return None
     refuse(args, ["baseline_unit"], "is that of a file; --baseline takes metres")
     for name, unit in (("focal", "pixels"), ("baseline", "metres")):
@@ -171,7 +174,7 @@ def common_calibration(
                 "baseline / disparity"
             )
     common = StereoCalibration(**numbers)
-    if common.baseline > 5:
+    if common.baseline > _WIDEST:
         warn(f"a baseline of {common.baseline:g} m: --baseline takes metres, not millimetres")
     return common
 
@@ -184,22 +187,35 @@ def find_calibrations(
     A file beside raw images is not of what they are rectified to, and one that was found counts
     less than what was given.
     """
-    from ..datasets.stereo.calibration import read_calibration
-
     common = common_calibration(args, next(iter(pairs.values())).left)
     raw = args.raw is not None or args.auto_rectify
-    unit, found = args.baseline_unit or "mm", args.list is None
+    found = args.list is None
     own: dict[str, StereoCalibration | None] = {}
     for name, pair in pairs.items():
         if pair.calibration is None or raw or (found and common is not None):
             own[name] = common
         else:
-            own[name] = read_calibration(pair.calibration, unit, grey=_grey(pair.left))
+            own[name] = _read(args, pair.calibration, pair.left)
     if args.raw is None and not any(own.values()):
         refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
         why = "needs a calibration: --calib, --raw, or --focal and --baseline"
         refuse(args, ["max_depth"], why)
     return own
+
+
+def _read(args: argparse.Namespace, file: str | Path, left: Path) -> StereoCalibration:
+    """The calibration in a file, for a left image or a folder of them."""
+    from ..datasets.stereo.calibration import read_calibration
+
+    calibration = read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
+    _doubt(file, calibration.baseline)
+    return calibration
+
+
+def _doubt(file: str | Path, baseline: float) -> None:
+    """Warn of metres that no rig has between its cameras."""
+    if not _NARROWEST <= baseline <= _WIDEST:
+        warn(f"{file}: a baseline of {baseline:.3g} m: is --baseline-unit that of the file?")
 
 
 def _grey(left: Path) -> bool:

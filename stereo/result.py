@@ -221,7 +221,11 @@ class StereoResult:
         write_image(target("depth_colour.png"), picture)
         points, colours = self.points(camera, max_depth)
         if len(points) == 0:
-            why = f"nothing within {limit:g} m" if (depth > 0).any() else "no disparity is known"
+            why = "no disparity is known"
+            if np.isfinite(self.disparity).any():
+                why = f"no disparity plus doffs ({camera.doffs:g} px) is above 0"
+            if (depth > 0).any():
+                why = f"nothing within {limit:g} m"
             warnings.warn(f"no point cloud written: {why}", stacklevel=3)
             return written
         step = -(-len(points) // _SHOWN)

@@ -172,6 +172,8 @@ def test_calibration_at_another_scale_is_said(scene, capsys):
     assert good("--calib", "big.txt") == 0
     assert "96x64 images and was scaled to 48x32" in capsys.readouterr().err
     assert np.load(scene / "out/l_depth.npy") == pytest.approx(10)
+    assert good("--calib", "big.txt", "--baseline-unit", "m") == 0
+    assert "big.txt: a baseline of 500 m: is --baseline-unit that" in capsys.readouterr().err
     (scene / "other.txt").write_text((scene / "calib.txt").read_text().replace("48", "99"))
     assert good("--calib", "other.txt") == 2
     assert "99x32, these have 48x32" in capsys.readouterr().err

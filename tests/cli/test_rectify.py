@@ -90,6 +90,9 @@ def test_rectify_options(raw, tmp_path, capsys):
     found = read_calibration(tmp_path / "out/calib.txt")
     assert found.focal == pytest.approx(100 / np.tan(np.radians(25)))
     assert (found.width, found.height) == (200, 100)
+    words += ["--baseline-unit", "mm"]
+    assert main([*pair(raw, "rectify", str(raw / "rig.yml")), *words]) == 0
+    assert "a baseline of 0.0001 m: is --baseline-unit that of the file?" in capsys.readouterr().err
 
 
 def test_infer_raw(raw, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -170,6 +171,8 @@ def test_nothing_near(pair, tmp_path):
     result = vizoo.StereoPredictor(Ramp(0.1, 0.5))(*pair)
     with pytest.warns(UserWarning, match="nothing within 50 m"):
         result.save(tmp_path / "out", calibration=CAMERA)
+    with pytest.warns(UserWarning, match=r"no disparity plus doffs \(-9 px\) is above 0"):
+        result.save(tmp_path / "out", calibration=replace(CAMERA, doffs=-9))
 
 
 def test_refused(pair, tmp_path):
