@@ -70,6 +70,9 @@ def test_the_example_predicts_what_python_does(root, folder):
     (folder / "right.ppm").write_bytes(left.read_bytes()[:-1])
     done = sh(call, folder)
     assert (done.returncode, done.stderr) == (1, "right.ppm: ends too early\n")
+    Image.new("RGB", (136, 71)).save(folder / "right.ppm")
+    done = sh(call, folder)
+    assert (done.returncode, done.stderr) == (1, "pictures differ in size\n")
 
 
 def test_the_example_is_short(root):
