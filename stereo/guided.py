@@ -43,6 +43,7 @@ _PRIOR = 0.3  # what the whole view counts beside a cell
 _STEP = 0.01  # of a ratio, and of a pixel
 _ALIKE = 0.2  # of the range of colours, from which on nothing is
 _LEVEL = 0.1  # pixels up or down that are left
+_ROWS = 64  # at least, which say enough of the whole view
 _STIFF = 2e-6  # squared contrast of each pixel, beside which a view moves
 _LEAST = 32  # pixels a side; networks in other runtimes take 8 at a quarter of the size
 MATCHING_BYTES = 80 * _MOST
@@ -230,10 +231,11 @@ def _level(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
         avg_pool2d(view.float().mean(1, keepdim=True), 3, 1, 1, count_include_pad=False)
         for view in (left, right)
     )
-    grey, disparity = grey[..., ::4, :], disparity[..., ::4, :]
+    every = max(1, height // _ROWS)
+    grey, disparity = grey[..., ::every, :], disparity[..., ::every, :]
     behind, outside = hidden(disparity)
     seen = behind + outside == 0
-    row = torch.arange(0, height, 4, device=left.device)[:, None]
+    row = torch.arange(0, height, every, device=left.device)[:, None]
     match = torch.arange(width, device=left.device) - disparity[:, 0].float().nan_to_num()
     match = match.clamp(0, width - 1)
     terms = _terms(match, row, height)
