@@ -164,7 +164,9 @@ def common_calibration(
         raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
     if not numbers:
         if file := args.calib or found:
-            return _read(args, file, left)
+            calibration = _read(args, file, left)
+            _doubt(file, calibration.baseline)
+            return calibration
         return None
     refuse(args, ["baseline_unit"], "is that of a file; --baseline takes metres")
     for name, unit in (("focal", "pixels"), ("baseline", "metres")):
@@ -196,6 +198,10 @@ def find_calibrations(
             own[name] = common
         else:
             own[name] = _read(args, pair.calibration, pair.left)
+    for name, calibration in own.items():
+        if calibration is not None and calibration is not common:
+            _doubt(f"{pairs[name].calibration}", calibration.baseline)
+            break  # the others are of the same unit
     if args.raw is None and not any(own.values()):
         refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
         why = "needs a calibration: --calib, --raw, or --focal and --baseline"
@@ -207,9 +213,7 @@ def _read(args: argparse.Namespace, file: str | Path, left: Path) -> StereoCalib
     """The calibration in a file, for a left image or a folder of them."""
     from ..datasets.stereo.calibration import read_calibration
 
-    calibration = read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
-    _doubt(file, calibration.baseline)
-    return calibration
+    return read_calibration(file, args.baseline_unit or "mm", grey=_grey(left))
 
 
 def _doubt(file: str | Path, baseline: float) -> None:

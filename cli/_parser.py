@@ -11,7 +11,8 @@ from lightning.pytorch.cli import LightningArgumentParser
 class Parser(LightningArgumentParser):
     """Lets an entry of a list take over nothing from an earlier config's of another class.
 
-    jsonargparse keeps what both classes have: the height of a generated set for one's own.
+    jsonargparse keeps what both classes have, such as the height of a generated set for one's own,
+    and has no public hook for it.
     """
 
     def _check_value_key(
@@ -22,10 +23,11 @@ class Parser(LightningArgumentParser):
             if not append and len(value) == len(earlier):
                 cfg = cfg.clone()
                 pairs = zip(earlier, value, strict=True)
-                cfg[key] = [old if _class(old) == _class(new) else None for old, new in pairs]
+                cfg[key] = [old if _class(new) in ("", _class(old)) else None for old, new in pairs]
         return super()._check_value_key(action, value, key, cfg, append=append)
 
 
 def _class(entry: Any) -> str:
-    path = entry.get("class_path") if isinstance(entry, (dict, Namespace)) else None
-    return str(path).rpartition(".")[2]
+    """The last word of its class path, which alone will do; empty where it names no class."""
+    path = entry.get("class_path") if isinstance(entry, (dict, Namespace)) else entry
+    return path.rpartition(".")[2] if isinstance(path, str) else ""

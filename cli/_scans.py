@@ -104,6 +104,10 @@ def _one_a_folder(scans: list[Path]) -> list[Path]:
     files = [scan for scan in scans if scan.is_file() and _is_slice(scan)]
     counts = Counter(file.parent for file in files)
     several = {file for file in files if counts[file.parent] > 1}
+    for folder in dict.fromkeys(file.parent for file in several):
+        named, total = counts[folder], sum(map(_is_slice, folder.iterdir()))
+        if total > named:
+            warn(f"{folder}: all of its {total} slices are read, not only the {named} named")
     return list(dict.fromkeys(scan.parent if scan in several else scan for scan in scans))
 
 

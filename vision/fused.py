@@ -8,7 +8,7 @@ oneDNN is there, its activation is part of the convolution and the weights are s
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -192,15 +192,19 @@ class FusedConv2d(_FusedConv):
         norm: nn.BatchNorm2d | None = None,
         *,
         channels: int | None = None,
-        **settings: Any,
+        slope: float | None = None,
+        dtype: torch.dtype = torch.float32,
+        block: tuple[int, int] = (1, 1),
     ) -> FusedConv2d:
-        """A convolution with the batch norm after it.
+        """A convolution with the batch norm and the activation after it.
 
         Args:
             conv: of one stride and one dilation for both axes.
             norm: None for none.
             channels: how many of the convolution's input channels come; None for all.
-            settings: `slope`, `dtype` and `block`.
+            slope: of the activation, as the class takes it.
+            dtype: likewise.
+            block: likewise.
         """
         weight, bias = conv.weight[:, :channels], conv.bias
         if norm is not None:
@@ -212,7 +216,9 @@ class FusedConv2d(_FusedConv):
             padding=cast("tuple[int, int]", conv.padding),
             dilation=conv.dilation[0],
             groups=conv.groups,
-            **settings,
+            slope=slope,
+            dtype=dtype,
+            block=block,
         )
 
     def forward(self, x: Tensor, add: Tensor | None = None) -> Tensor:

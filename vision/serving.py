@@ -385,6 +385,7 @@ def check_free(host: str, port: int) -> None:
     if not 0 < port <= _PORTS:
         raise ValueError(f"port {port}: a port is a number from 1 to {_PORTS}")
     try:
+        host = host.strip("[]")  # of IPv6
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(kind) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,12 +31,11 @@ ov::Tensor read_ppm(const std::string& path) {
     return image;
 }
 
-// Rows from the bottom, little-endian.
 void write_pfm(const std::string& path, const ov::Tensor& map) {
     const size_t height = map.get_shape()[2], width = map.get_shape()[3];
     std::ofstream file(path, std::ios::binary);
     file << "Pf\n" << width << " " << height << "\n-1\n";
-    for (size_t row = height; row-- > 0;)
+    for (size_t row = height; row-- > 0;)  // from the bottom, little-endian
         file.write(reinterpret_cast<const char*>(map.data<const float>() + row * width), width * 4);
     if (!file.flush()) throw std::runtime_error(path + ": cannot be written");
 }
@@ -56,5 +55,6 @@ int main(int count, char** words) try {
     request.infer();
     write_pfm(words[4], request.get_tensor("disparity"));
 } catch (const std::exception& error) {
-    return std::cerr << error.what() << "\n", 1;
+    std::cerr << error.what() << "\n";
+    return 1;
 }

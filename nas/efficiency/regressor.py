@@ -48,7 +48,7 @@ class CostRegressor:
         Raises:
             ValueError: too few, or figures that are not positive.
         """
-        whole = len(set(architectures)) == space.count()
+        whole = len(set(architectures)) == len(architectures) == space.count()
         if len(architectures) != len(costs) or len(costs) < 3 and not whole:
             raise ValueError(
                 f"{len(architectures)} architectures with {len(costs)} figures: at least three of "

@@ -105,6 +105,7 @@ class SupernetTask(LightningModule):
             raise ValueError("distillation from a teacher needs a teacher: a trained network")
         self._save_hyperparameters(task, inspect.currentframe())
         self.full_space = search_space(self.task.net)
+        vars(self.task.net).pop("subspace", None)  # of earlier weights: all of it is trained here
         self.sampler = sampler or UniformSampler()
         self.distillation = distillation
         self.distillation_weight = distillation_weight

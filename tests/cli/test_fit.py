@@ -51,15 +51,17 @@ def test_a_set_of_another_class_takes_nothing_over(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     own = {"class_path": "vizoo.datasets.mvs.SceneFolders", "init_args": {"paths": ["scene"]}}
     same = {"class_path": "vizoo.datasets.worlds.views.WorldViews", "init_args": {"length": 4}}
-    sets = {"train": [own], "val": [same]}
+    unnamed = {"init_args": {"length": 6}}
+    sets = {"train": [own], "val": [same], "test": [unnamed]}
     data = {"class_path": "vizoo.datasets.mvs.MVSDataModule", "init_args": sets}
     Path("mine.yaml").write_text(yaml.safe_dump({"data": data}))
     configs = ["--config", "mvs/dispmvs_generated.yaml", "--config", "mine.yaml"]
     assert main(["fit", *configs, "--print_config"]) == 0
     made = yaml.safe_load(capsys.readouterr().out)["data"]["init_args"]
-    train, val = (made[name][0]["init_args"] for name in ("train", "val"))
+    train, val, test = (made[name][0]["init_args"] for name in ("train", "val", "test"))
     assert (train["height"], train["width"], train["views"]) == (None, None, 5)
     assert (val["length"], val["height"], val["seed"]) == (4, 128, 2)
+    assert (test["length"], test["height"], test["seed"]) == (6, 128, 3)  # names no class
 
 
 def test_a_task_may_choose_its_optimiser_itself(toy):

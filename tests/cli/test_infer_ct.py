@@ -298,6 +298,11 @@ def test_the_pictures_of_a_folder_are_one_scan(weights, tmp_path, capsys):
     told = capsys.readouterr()
     (report,) = json.loads(told.out)["scans"]
     assert report["scan"] == "slices" and "order, or --slices, says it" in told.err
+    assert "not only the" not in told.err
+    assert call("slices/*[02468].png", "--model", weights) == 0
+    assert re.search(
+        r"slices: all of its \d+ slices are read, not only the", capsys.readouterr().err
+    )
 
 
 def test_links_lead_to_no_scan_twice(weights, tmp_path, capsys):

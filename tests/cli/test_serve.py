@@ -242,7 +242,7 @@ def test_in_a_browser(site, pair, tmp_path, width):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "number"),
-    [("127.0.0.1", signal.SIGHUP), ("0.0.0.0", signal.SIGTERM), ("::1", signal.SIGINT)],
+    [("127.0.0.1", signal.SIGHUP), ("0.0.0.0", signal.SIGTERM), ("[::1]", signal.SIGINT)],
 )
 def test_the_command_serves_and_ends(tmp_path, host, number):
     pytest.importorskip("gradio")

@@ -222,10 +222,10 @@ class Bench:
             return count(extract(self._shapes, self.alone(architecture)), *inputs)
         except RuntimeError as error:
             shapes = " and ".join("x".join(map(str, tensor.shape)) for tensor in inputs)
+            why = next(iter(str(error).splitlines()), type(error).__name__)
             raise ValueError(
-                f"{type(self.net).__name__} does not run on {shapes}: "
-                f"{str(error).splitlines()[0]}; give another size, or the network a method "
-                "example_inputs"
+                f"{type(self.net).__name__} does not run on {shapes}: {why}; give another size, or "
+                "the network a method example_inputs"
             ) from error
 
     @cached_property

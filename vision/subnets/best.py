@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -240,13 +239,15 @@ def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
         meant = get_close_matches(str(unknown[0]), KINDS, n=1) if unknown else []
         hint = f"; did you mean {meant[0]!r}?" if meant else ""
         raise ValueError(f"{what}: give some of {', '.join(KINDS)}{hint}")
+    bounds = {}
     for kind, value in limits.items():
-        if not isinstance(value, str | Real):
-            raise ValueError(f"{kind} {shortened(value)}: give a number, or a text such as '2G'")
-    bounds = {
-        kind: parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
-        for kind, value in limits.items()
-    }
+        try:
+            bounds[kind] = (
+                parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
+            )
+        except TypeError:
+            message = f"{kind} {shortened(value)}: give a number, or a text such as '2G'"
+            raise ValueError(message) from None
     for kind, bound in bounds.items():
         if not 0 < bound < math.inf:
             raise ValueError(f"{kind} {bound:g}: must be more than 0, and finite")

@@ -79,6 +79,9 @@ def test_stages_follow_each_other(tmp_path):
     ]
     assert trained == [kernels, kernels | widths]
     assert parts["stage1_large.ckpt"] is None and parts["stage4_depth.ckpt"] is None
+    wrapped.task.net.subspace = parts["stage2_kernel.ckpt"]  # of weights to start from
+    ProgressiveShrinking(wrapped.task, STAGES)
+    assert not hasattr(wrapped.task.net, "subspace")  # from now on all of it is trained
     assert {*wrapped.spaces[-1].names} == {*search_space(wrapped.task.net).names}
 
 

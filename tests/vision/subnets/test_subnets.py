@@ -423,6 +423,11 @@ def test_winners_are_counted_where_choices_multiply(widths, limit):
     assert 0.7 * largest <= costs["parameters"] <= limit
 
 
+class _Unwritten(torch.nn.Module):
+    def forward(self, features):
+        raise NotImplementedError
+
+
 def test_a_network_with_two_subnets():
     width = Choice("width", (4, 8))
     net = torch.nn.Sequential(elastic.Conv2d(3, width, 3), elastic.Conv2d(width, 1, 3))
@@ -433,6 +438,9 @@ def test_a_network_with_two_subnets():
     says = r"^Sequential does not run on 1x3x2x2: .*; give another size, or the network a method"
     with pytest.raises(ValueError, match=says):
         vizoo.best_subnet(net, limits, size=(2, 2))
+    net.append(_Unwritten())
+    with pytest.raises(ValueError, match=r"3x16x24: NotImplementedError; give another size"):
+        vizoo.best_subnet(net, limits, size=(16, 24))
 
 
 def test_a_network_without_choices():
