@@ -85,8 +85,10 @@ def fit(names: list[str], guided: bool) -> None:
             seen.setdefault(features.shape[1] == 4, []).append((features[::7], right[::7]))
     for peak, parts in seen.items():
         features, right = (torch.cat(part) for part in zip(*parts, strict=True))
-        for both in (False, True):
+        for both in (False,) if guided else (False, True):
             used = features if both else features[:, :-1]
+            if guided:  # whose views are made alike
+                used = used * (torch.arange(used.shape[1]) > 0)
             weights = torch.zeros(1 + used.shape[1], requires_grad=True)
             optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
 
