@@ -44,8 +44,8 @@ _FITTED = {
     (True, True): Coefficients(0.575, 0.0, -0.474, 2.495, -0.546),
 }
 
-#: Of guided networks, which always know the chance that they are right. Views as they came look
-#: less alike than those that were matched, and fused views err in the same places.
+#: Of guided networks, which always know the chance that they are right. How alike views are as they
+#: came tells nothing of those that were matched, and fused views err in the same places.
 _GUIDED = Coefficients(-0.239, 0.0, -0.245, 0.909, 0.0)
 
 
@@ -105,17 +105,15 @@ def evidence(
     guided: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing."""
-    alike, rough = _compare(left, right, disparity)
+    rough = (scale * _roughness(disparity) + _LEAST).log()
+    alike = None
+    if not guided:
+        alike = ((1 + _alikeness(left, right, disparity)) / 2).clamp(min=_LEAST).log()
     if difference is not None:
         difference = ((scale * difference).clamp(max=_FARTHEST) + _LEAST).log()
     if peak is not None:
         peak = peak.clamp(_LEAST, 1 - _LEAST).logit() if guided else peak.clamp(min=_LEAST).log()
-    return (
-        ((1 + alike) / 2).clamp(min=_LEAST).log(),
-        (scale * rough + _LEAST).log(),
-        peak,
-        difference,
-    )
+    return alike, rough, peak, difference
 
 
 def left_right_difference(left: Tensor, right: Tensor) -> Tensor:
@@ -142,8 +140,8 @@ def _difference(left: Tensor, right: Tensor) -> Tensor:
     return (left - there).abs().masked_fill(place < 0, torch.inf)
 
 
-def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Tensor]:
-    """Correlation of windows in [-1, 1], -1 outside the right image, and roughness in pixels."""
+def _alikeness(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
+    """Correlation of windows in [-1, 1], -1 outside the right image."""
     height, width = disparity.shape
     x = torch.arange(width, device=disparity.device)
     y = torch.linspace(-1, 1, height, device=disparity.device)[:, None].expand_as(disparity)
@@ -151,8 +149,11 @@ def _compare(left: Tensor, right: Tensor, disparity: Tensor) -> tuple[Tensor, Te
     first, second = (brightness(view[None]) for view in (left, right))
     second = grid_sample(second, grid, padding_mode="border", align_corners=True)
     # Means taken off first: the difference of two large squares would lose the small.
-    first, second, smooth = (
-        view - view.mean() for view in (first, second, disparity[None, None].double())
-    )
-    alike = correlation(first, second, _WINDOW)[0, 0].masked_fill(x - disparity < 0, -1)
-    return alike, moments(smooth, _WINDOW)[1].sqrt()[0, 0].to(disparity.dtype)
+    first, second = (view - view.mean() for view in (first, second))
+    return correlation(first, second, _WINDOW)[0, 0].masked_fill(x - disparity < 0, -1)
+
+
+def _roughness(disparity: Tensor) -> Tensor:
+    """Standard deviation in windows, pixels."""
+    smooth = disparity[None, None].double()
+    return moments(smooth - smooth.mean(), _WINDOW)[1].sqrt()[0, 0].to(disparity.dtype)

@@ -95,14 +95,14 @@ class Guided(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
-        return self.fusion(*self._found(left, right))
+        return self.fusion(*self.found(left, right))
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
         fusion: Any = self.fusion
-        return fusion.predict(*self._found(left, right))
+        return fusion.predict(*self.found(left, right))
 
-    def _found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
@@ -118,6 +118,12 @@ class Guided(nn.Module):
             disparity = self.net(left, right)[:, :1].float()
             return disparity, torch.zeros_like(disparity)
 
+    def seen(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What `claimed` gives of views that a look at half of their size made alike, and these."""
+        look, _ = self.claimed(_halved(left), _halved(right))
+        left, right = _alike(left, right, _doubled(2 * look, left.shape[-2:]))
+        return *self.claimed(left, right), left, right
+
     def coarse(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """What is found at half of the size, (B, 1, H, W): the disparity, the network's certainty.
 
@@ -129,11 +135,8 @@ class Guided(nn.Module):
         beyond = 0, max(0, _LEAST - width), 0, max(0, _LEAST - height)
         if any(beyond):
             left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
-        left, right = _halved(left), _halved(right)
-        rough, _ = self.claimed(_halved(left), _halved(right))
-        left, right = _alike(left, right, _doubled(2 * rough, left.shape[-2:]))
-        disparity, certainty = self.claimed(left, right)
-        disparity = 2 * self.fusion(*guidance(disparity, certainty, left, right))
+        seen = self.seen(_halved(left), _halved(right))
+        disparity, certainty = 2 * self.fusion(*guidance(*seen)), seen[1]
         return _doubled(disparity, (height, width)), _doubled(certainty, (height, width))
 
 

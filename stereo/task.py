@@ -232,13 +232,10 @@ class FusionTask(_DisparityTask):
             drawn = self._sampler.subnets(space, self.global_step)[0]
             activate(net, drawn if any_subnet else space.largest())
         guided = Guided(net, self.net)
-        if fine:
-            with evaluating(self.net):  # with the statistics that it will have in use
-                disparity, certainty = guided.coarse(left, right)
-            certainty = torch.zeros_like(certainty)
-        else:
-            disparity, certainty = guided.claimed(left, right)
-        return guidance(disparity, certainty, left, right)
+        if not fine:
+            return guidance(*guided.seen(left, right))
+        with evaluating(self.net):  # with the statistics that it will have in use
+            return guided.found(left, right)
 
 
 class DisparityWriter(BasePredictionWriter):
