@@ -23,6 +23,7 @@ from ..vision.hub.registry import model_info
 from ..vision.inference import optimize
 from ..vision.layers import check_pair
 from ..vision.ops import warp_by_disparity
+from ..vision.windows import box_mean
 from .classical import fill_holes, semi_global_matching
 
 __all__ = [
@@ -230,10 +231,9 @@ def _level(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
     vertical gradient (Lucas and Kanade, IJCAI 1981).
     """
     height, width = left.shape[-2:]
-    grey, other = (
-        avg_pool2d(view.float().mean(1, keepdim=True), 3, 1, 1, count_include_pad=False)
-        for view in (left, right)
-    )
+    grey, other = (box_mean(view.float().mean(1, keepdim=True), 3) for view in (left, right))
+    around = pad(other, (0, 0, 1, 1), mode="replicate")
+    other = torch.cat((other, (around[..., 2:, :] - around[..., :-2, :]) / 2), 1)
     every = max(1, height // _ROWS)
     grey, disparity = grey[..., ::every, :], disparity[..., ::every, :]
     behind, outside = hidden(disparity)
@@ -247,8 +247,8 @@ def _level(left: Tensor, right: Tensor, disparity: Tensor) -> Tensor:
     with torch.autocast(left.device.type, enabled=False):
         for _ in range(3):
             place = row + (terms * lift[..., None]).sum(1)
-            above, here, below = (_sampled(other, match, place + step) for step in (-1, 0, 1))
-            down, differing = (below - above) / 2, grey - here
+            here, down = _sampled(other, match, place).split(1, 1)
+            differing = grey - here
             weight = seen * (1 - 2 * differing.abs() / _ALIKE).clamp(min=0)
             # An edge that stands upright tells of an error of the disparity.
             weight = weight * (down.abs() > here.diff(dim=-1, append=here[..., -1:]).abs())
