@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ __all__ = [
     "architecture_of",
     "elastic_modules",
     "extract",
+    "restored",
     "search_space",
     "subnet_of",
 ]
@@ -80,6 +82,16 @@ def active(model: nn.Module) -> Architecture:
     for module in elastic_modules(model):
         values.update(module.active_values)
     return space.validate(values)
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Let a supernet run at the end what it runs now, whatever is activated meanwhile."""
+    before = active(model)
+    try:
+        yield
+    finally:
+        activate(model, before)
 
 
 def extract(model: _Network, architecture: Mapping[str, Any], *, inherit: bool = True) -> _Network:

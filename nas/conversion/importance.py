@@ -69,13 +69,19 @@ def taylor_scores(
     Returns:
         For `scores` of `nas.convert` and `nas.sort_channels`: parameter's name → a score for each
         of its entries.
+
+    Raises:
+        ValueError: there is no batch.
     """
     named = {name: p for name, p in net.named_parameters() if p.requires_grad}
     scores = {name: torch.zeros_like(p) for name, p in named.items()}
+    batch = None
     for batch in batches:
         gradients = torch.autograd.grad(
             loss(net, batch), list(named.values()), allow_unused=True, materialize_grads=True
         )
         for (name, parameter), gradient in zip(named.items(), gradients, strict=True):
             scores[name] += (gradient * parameter.detach()).abs()
+    if batch is None:
+        raise ValueError("no batches: nothing tells how much the loss changes without a weight")
     return scores

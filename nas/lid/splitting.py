@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..architecture import near
 from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
-from ..supernet import activate, active
+from ..supernet import activate, restored
 from .estimators import Estimator, check_neighbours
 from .partitions import (
     EXACT,
@@ -263,13 +263,10 @@ class Splitter:
                 profile, net, batch, layers, k=k, estimator=self.estimator, forward=forward
             )
         described: list[Any] = []
-        before = active(net)
-        try:
+        with restored(net):
             for path in paths:
                 activate(net, path)
                 described.append(describe())
-        finally:
-            activate(net, before)
         if self.criterion == "gradient":
             shared = [n for n in described[0] if all(n in other for other in described)]
             if not shared:

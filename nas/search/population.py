@@ -203,11 +203,19 @@ def bred(
 
 def scored(objectives: Iterable[Objective], architectures: list[Architecture]) -> list[Scores]:
     """What objectives say, a score of each for each architecture; NaN as infinite."""
-    columns = [[float(v) for v in objective(list(architectures))] for objective in objectives]
-    for column in columns:
-        if len(column) != len(architectures):
+    columns = []
+    for objective in objectives:
+        results: Any = objective(list(architectures))
+        if not isinstance(results, Iterable):
             raise ValueError(
-                f"the objective gave {len(column)} results for {len(architectures)} architectures"
+                f"the objective gave {results!r} for {len(architectures)} architectures: it takes "
+                "a list of them and gives one result for each"
+            )
+        columns.append([float(value) for value in results])
+        if len(columns[-1]) != len(architectures):
+            raise ValueError(
+                f"the objective gave {len(columns[-1])} results for {len(architectures)} "
+                "architectures"
             )
     rows = zip(*columns, strict=True)
     return [tuple(math.inf if math.isnan(v) else v for v in row) for row in rows]

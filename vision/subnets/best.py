@@ -31,7 +31,7 @@ from ...nas.efficiency.table import QUANTITIES, LatencyTable
 from ...nas.search.constraints import Constraint, Limits, UnreachableError
 from ...nas.search.evolution import SearchResult, evolve
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import activate, active, architecture_of
+from ...nas.supernet import activate, architecture_of, restored
 from ..export import tensors
 from ..hub.create import beside_weights
 from .bench import Bench, bench_for, load_supernet, settings_of, without_precisions
@@ -147,14 +147,16 @@ def best_subnet(
         The subnet, which misses a limit only where none that was measured keeps it.
 
     Raises:
-        ValueError: no supernet, no or an unknown limit, one that no subnet keeps to, or a table
-            of something else.
+        ValueError: no supernet, no or an unknown limit, one that no subnet keeps to, no round, or
+            a table of something else.
 
     Example:
         >>> subnet = vizoo.best_subnet("easnet_scaled", {"latency": "60ms"}, size=(540, 960))
         >>> vizoo.save_weights(subnet.network, "small.safetensors")
     """
     bounds = checked_limits(limits)
+    if rounds < 1:
+        raise ValueError(f"rounds {rounds}: at least 1 subnet is measured")
     space = None
     if isinstance(net, str):
         source = net
@@ -204,11 +206,10 @@ def cut(
     subnet = bench.network(architecture)
     vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     inputs = bench.inputs("cpu")
-    before, alone = active(bench.net), bench.alone(architecture)
-    activate(bench.net, alone)
-    with torch.inference_mode(), evaluating(bench.net):
+    alone = bench.alone(architecture)
+    with restored(bench.net), torch.inference_mode(), evaluating(bench.net):
+        activate(bench.net, alone)
         wanted, gotten = (tensors(net(*inputs)) for net in (bench.net, subnet.eval()))
-    activate(bench.net, before)
     pairs = zip(wanted, gotten, strict=True)
     gaps = [(one.double() - other.double()).abs().max() for one, other in pairs]
     difference = float(torch.stack(gaps).max())

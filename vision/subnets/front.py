@@ -22,6 +22,7 @@ from ...nas.search.optuna import Mirror, installed, propose
 from ...nas.search.population import Settings
 from ...nas.search.predictor import FEWEST
 from ...nas.space import Architecture
+from ...nas.supernet import restored
 from .bench import Bench, bench_for
 from .best import checked_limits, constraints, cost_predictors, within_reach
 from .evaluations import Evaluations
@@ -181,10 +182,11 @@ def search(
         return [item.architecture for item in found.front]
 
     agreement = None
-    if direct:
-        evolve(errors)
-    else:
-        agreement = _by_predictions(evaluations, errors, evolve, samples, verify, seed)
+    with restored(bench.net):
+        if direct:
+            evolve(errors)
+        else:
+            agreement = _by_predictions(evaluations, errors, evolve, samples, verify, seed)
     rows, left_out = _front(bench, evaluations, predictors, cost, kept, bounds, report)
     return SearchedFront(rows, evaluations, cost, costs, agreement, left_out)
 

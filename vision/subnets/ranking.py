@@ -16,7 +16,7 @@ from ...nas.lid.leaves import Leaves
 from ...nas.lid.splitting import Splitter, joined
 from ...nas.lid.tree import SplitTree
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import extract
+from ...nas.supernet import extract, restored
 from ..configs.task import FitConfig
 from .bench import space_of
 from .evaluations import Evaluations
@@ -69,11 +69,12 @@ def rank(
         evaluations = Evaluations(tree.space, "error", {})
     # Leaf by leaf, so that each is read once.
     by_leaf = sorted(dict.fromkeys(architectures), key=tree.leaf_of)
-    for done, architecture in enumerate(by_leaf, start=1):
-        if architecture not in evaluations.errors:
-            evaluations.errors[architecture] = score_of(evaluate, architecture)
-            keep(evaluations)
-        report(done, len(by_leaf))
+    with restored(net):
+        for done, architecture in enumerate(by_leaf, start=1):
+            if architecture not in evaluations.errors:
+                evaluations.errors[architecture] = score_of(evaluate, architecture)
+                keep(evaluations)
+            report(done, len(by_leaf))
     shapes = on_meta(net)
     ranking = [
         Ranked(

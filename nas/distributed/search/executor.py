@@ -33,8 +33,13 @@ def score_of(evaluate: Evaluate, architecture: Architecture) -> float:
     """What `evaluate` gives for an architecture.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it is no number, or `evaluate` no function.
     """
+    if not callable(evaluate):
+        raise ValueError(
+            f"evaluate {shortened(evaluate)}: give a function, architecture to error, such as "
+            "FitConfig.errors returns"
+        )
     score = evaluate(architecture)
     try:
         return float(score)

@@ -294,6 +294,8 @@ def test_scores_say_what_is_important(frozen):
     batches = [torch.rand(IMAGE) for _ in range(2)]
     scores = taylor_scores(net, batches, lambda net, x: net(x).square().mean())
     assert all(p.grad is None for p in net.parameters())
+    with pytest.raises(ValueError, match="no batches"):
+        taylor_scores(net, [], lambda net, x: net(x).mean())
     made = converted(net, scores=scores)
     small = nas.extract(made.net, made.space.smallest())
     assert torch.equal(small.first[0].weight, net.first[0].weight[:8])

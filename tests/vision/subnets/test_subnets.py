@@ -272,6 +272,18 @@ def test_limits_that_cannot_be(net, limits, says):
         vizoo.best_subnet(net, limits, size=(16, 24))
 
 
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [
+        (lambda architectures: 1.0, r"gave 1\.0 for \d+ architectures: it takes a list"),
+        (lambda architectures: [1.0], "gave 1 results for"),
+    ],
+)
+def test_objectives_that_cannot_be(net, objective, says):
+    with pytest.raises(ValueError, match=says):
+        vizoo.best_subnet(net, {"macs": "2G"}, size=(16, 24), objective=objective)
+
+
 @pytest.mark.parametrize("size", ["16x24", (-1, 192), (16,), 16, (16.0, 24.0)])
 def test_sizes_that_cannot_be(net, size):
     for function in (
@@ -292,6 +304,8 @@ def test_an_error_that_is_no_number(net, gives):
     leaves, _, space = open_supernet("supernet.safetensors")
     with pytest.raises(ValueError, match=says):
         vizoo.rank(leaves, lambda _: gives, [space.smallest()])
+    with pytest.raises(ValueError, match="^evaluate 'val/epe': give a function"):
+        vizoo.search(net, "val/epe", size=(16, 24))
 
 
 def test_arguments_of_another_kind(net, monkeypatch):
@@ -303,6 +317,7 @@ def test_arguments_of_another_kind(net, monkeypatch):
         (lambda: vizoo.search(net, len, samples=6), "samples 6: a predictor takes 10 or more"),
         (lambda: vizoo.best_subnet(net, {"macs": 1}, table="t.json"), "table 't.json': give what"),
         (lambda: vizoo.best_subnet(net, {"macs": 1}, dtype="bf16"), "dtype 'bf16' is not one of f"),
+        (lambda: vizoo.best_subnet(net, {"macs": 1}, rounds=0), "rounds 0: at least 1 subnet"),
         (lambda: vizoo.latency_table("nosuch"), "net 'nosuch': give a network"),
         (lambda: vizoo.split("nosuch", config), "net 'nosuch': give a network"),
         (lambda: vizoo.split(net, "x.yaml"), "config 'x.yaml': give vizoo.FitConfig.read"),
@@ -534,9 +549,11 @@ def test_a_front_from_errors_alone(net):
     space, counts = search_space(net), {}
 
     def errors(architecture):
+        activate(net, architecture)
         return 1e4 / (1 + counts.setdefault(architecture, parameters(net, architecture)))
 
     front = vizoo.search(net, errors, cost="parameters", direct=True, population=8, generations=2)
+    assert active(net) == space.largest()  # which it ran before
     costs = [row.costs["parameters"] for row in front.rows]
     assert costs == sorted(costs, reverse=True) and len(costs) > 2
     assert all(row.error == errors(row.architecture) for row in front.rows)
@@ -652,6 +669,7 @@ def test_rank_and_split_by_a_config(net):
     assert vizoo.rank(net, alone, [space.largest(), space.smallest()]) == ranking
     with pytest.raises(ValueError, match="^net 'supernet.safetensors': give a network"):
         vizoo.rank("supernet.safetensors", errors, [])
+    assert active(net) == space.largest()  # which it ran before
     tree = vizoo.split(net, config, Splitter("random", batches=1, batch_size=4))
     assert sum(tree.space_of(leaf).count() for leaf in tree.leaves) == space.count()
     with pytest.raises(ValueError, match="levels 99: 1 to "):
