@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
-    items = infer_items("pairs", sources, work, None if args.json else _show)
+    items = infer_items("pairs", sources, work, None if args.json else partial(_show, args.scale))
     summary = run_summary(predictor, args.model, "pairs", items)
     status = end_run(summary, out, args.json, len(sources))
     if replaced := sum(item.get("replaced", 0) for item in items):
@@ -119,15 +119,16 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _show(item: dict) -> None:
+def _show(asked: float | str, item: dict) -> None:
     height, width = item["size"]
     seen = "nothing is sure enough"
     if item["disparity"] is not None:
         low, middle, high = (item["disparity"][name] for name in ("min", "median", "max"))
         seen = f"disparity {low:.1f} to {high:.1f} px, median {middle:.1f}"
     out = f", {item['left_out']:.0%} left out" if "left_out" in item else ""
-    first = f", first matched at {item['scale']:g} of its size" if item["scale"] < 1 else ""
-    print(f"{item['left']}: {seen}{out} ({width}x{height}{first}, {item['seconds']:.2f} s)")
+    first = "" if item["scale"] == asked else "first "
+    scale = f", {first}matched at {item['scale']:g} of its size" if item["scale"] < 1 else ""
+    print(f"{item['left']}: {seen}{out} ({width}x{height}{scale}, {item['seconds']:.2f} s)")
     for file in item["files"]:
         deep = "  16-bit, 256 per pixel; looks black in viewers"
         print(f"  {file}{deep if file.endswith('_disparity.png') else ''}")

@@ -118,7 +118,7 @@ class SceneFolders(MVSDataset):
     """Scenes of one's own, or of an evaluation set: every view in turn is the reference.
 
     Args:
-        paths: the scenes' folders, see ``vizoo.datasets.mvs.open_scene``.
+        paths: the folder of a scene, or those of several, see ``vizoo.datasets.mvs.open_scene``.
         layout: of all of them; None to recognise each.
         views: photographs in a sample, the reference included.
         height: rows to resize photographs to; None, with ``width``, leaves them.
@@ -135,7 +135,7 @@ class SceneFolders(MVSDataset):
 
     def __init__(
         self,
-        paths: Sequence[str | os.PathLike],
+        paths: str | os.PathLike | Sequence[str | os.PathLike],
         layout: str | None = None,
         views: int = 5,
         height: int | None = None,

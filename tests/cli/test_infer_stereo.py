@@ -205,7 +205,7 @@ def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
         said = capsys.readouterr()
         assert "beyond" not in said.err and json.loads(said.out)["pairs"][0]["scale"] == 0.4
     assert good("--scale", "0.4") == 0
-    assert "(600x120, first matched at 0.4 of its size, " in capsys.readouterr().out
+    assert "(600x120, matched at 0.4 of its size, " in capsys.readouterr().out
 
 
 def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):

@@ -323,7 +323,7 @@ class TestDataModule:
         parser = ArgumentParser()
         parser.add_class_arguments(MVSDataModule, "data")
         generated = {"length": 2, "height": 24, "width": 32, "views": 3}
-        folders = {"paths": [str(path)], "views": 3, "height": 24, "width": 32}
+        folders = {"paths": str(path), "views": 3, "height": 24, "width": 32}
         data = {
             "train": [
                 {"class_path": "vizoo.datasets.worlds.views.WorldViews", "init_args": generated}
