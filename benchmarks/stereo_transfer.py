@@ -10,7 +10,7 @@ right.png and truth.png (256 x disparity). All known pixels count, occluded ones
 `--non-occluded`, which tells by the truth what both views see; a group's scores are means over its
 pairs. With `--off 2` right views lie two pixels too low, as a poor rectification leaves them.
 StereoSGBM (128 disparities, blocks of 5, holes filled from the smaller neighbour) is run in its
-three modes, StereoBM likewise. Speed is that of a 540x960 pair.
+three modes, StereoBM likewise. Speed is that of a 540x960 pair, and memory kept as by commands.
 `--each` shows one network pair by pair, as `vizoo infer stereo --no-guided` runs it: size, the
 largest true disparity, the scale of the first matching, error, time and memory.
 """
@@ -32,6 +32,7 @@ from rich.table import Table
 from torch import Tensor
 
 from benchmarks._machine import apart, arguments, peak_megabytes, seconds, start, table
+from vizoo.common.memory import keep_freed_memory
 from vizoo.stereo.classical import block_matching, semi_global_matching
 from vizoo.stereo.guided import hidden
 from vizoo.stereo.infer import StereoPredictor
@@ -173,6 +174,7 @@ def main() -> None:
         "--off", type=float, default=0.0, metavar="PIXELS", help="right views lie lower by"
     )
     options, console = start(parser, width=200)
+    keep_freed_memory()
     known = pairs(options.data)
     for members in known.values():
         if options.non_occluded:
