@@ -96,14 +96,14 @@ class Guided(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
-        return self.fusion(*self.found(left, right))
+        return self.fusion(*self.fine(left, right))
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
         fusion: Any = self.fusion
-        return fusion.predict(*self.found(left, right))
+        return fusion.predict(*self.fine(left, right))
 
-    def found(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def fine(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)

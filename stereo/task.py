@@ -235,7 +235,7 @@ class FusionTask(_DisparityTask):
         if not fine:
             return guidance(*guided.seen(left, right))
         with evaluating(self.net):  # with the statistics that it will have in use
-            return guided.found(left, right)
+            return guided.fine(left, right)
 
 
 class DisparityWriter(BasePredictionWriter):
