@@ -19,6 +19,8 @@ def semi_global_matching(
     mode: int = cv2.STEREO_SGBM_MODE_SGBM_3WAY,
     disparities: int = 128,
     fill: bool = True,
+    block: int = 5,
+    penalty: int = 8,
 ) -> np.ndarray:
     """Disparity of OpenCV's StereoSGBM, (H, W) float32.
 
@@ -30,15 +32,19 @@ def semi_global_matching(
         disparities: that are looked through, from 0; a multiple of 16.
         fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
             found, they are 0.
+        block: side of the squares that are compared, odd, pixels.
+        penalty: for a step of one disparity between neighbours, in grey values of each of a
+            square's; for a larger one four times as much.
     """
     if mode == cv2.STEREO_SGBM_MODE_SGBM_3WAY and left.shape[1] < _STRIPS:
         mode = cv2.STEREO_SGBM_MODE_SGBM
+    smooth = penalty * 3 * block**2
     matcher = cv2.StereoSGBM.create(
         minDisparity=0,
         numDisparities=disparities,
-        blockSize=5,
-        P1=8 * 3 * 25,
-        P2=32 * 3 * 25,
+        blockSize=block,
+        P1=smooth,
+        P2=4 * smooth,
         disp12MaxDiff=1,
         uniquenessRatio=5,
         speckleWindowSize=100,

@@ -10,6 +10,7 @@ that are equally bright and level; the network by what it finds in a quarter of 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -46,6 +47,8 @@ _ALIKE = 0.2  # of the range of colours, from which on nothing is
 _LEVEL = 0.1  # pixels up or down that are left
 _ROWS = 64  # at least, which say enough of the whole view
 _STIFF = 2e-6  # squared contrast of each pixel, beside which a view moves
+_ROBUST = {"block": 5, "penalty": 8}
+_DETAILED = {"block": 3, "penalty": 4}  # what is flat was placed before
 _LEAST = 32  # pixels a side; networks in other runtimes take 8 at a quarter of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
@@ -107,7 +110,7 @@ class Guided(nn.Module):
         """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
-        return guidance(disparity, torch.zeros_like(certainty), left, right)
+        return guidance(disparity, torch.zeros_like(certainty), left, right, _DETAILED)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """The network's disparity, and its own certainty, 0 of one without, both (B, 1, H, W)."""
@@ -152,7 +155,11 @@ def max_disparity(net: nn.Module) -> float | None:
 
 
 def guidance(
-    disparity: Tensor, certainty: Tensor, left: Tensor, right: Tensor
+    disparity: Tensor,
+    certainty: Tensor,
+    left: Tensor,
+    right: Tensor,
+    matching: Mapping[str, int] = _ROBUST,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `DisparityFusion` takes.
 
@@ -161,6 +168,7 @@ def guidance(
         certainty: the same shape, 0 to 1.
         left: (B, 3, H, W), RGB in [0, 1].
         right: the same shape.
+        matching: how `semi_global_matching` compares, and smooths.
 
     Returns:
         The left view, as bright as the right one, and that one, level with the left; claims
@@ -168,7 +176,7 @@ def guidance(
     """
     left, right = _alike(left, right, disparity)
     found = [
-        semi_global_matching(first, second, disparities=_range(seen), fill=False)
+        semi_global_matching(first, second, disparities=_range(seen), fill=False, **matching)
         for first, second, seen in zip(left, right, disparity, strict=True)
     ]
     matched, filled = (

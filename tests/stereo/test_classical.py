@@ -50,3 +50,15 @@ def test_what_is_not_sure_is_left_out():
     assert whole[sure > 0].equal(sure[sure > 0])
     assert wrong[sure == 0].float().mean() > 1.5 * wrong[sure > 0].float().mean()
     assert semi_global_matching(*views, disparities=16, fill=False).max() < 16
+
+
+def test_small_squares_and_penalties_find_what_is_thin():
+    torch.manual_seed(0)
+    background, bar = torch.rand(3, 64, 160), torch.rand(3, 64, 4)
+    left, right = background, background.roll(-2, -1)
+    left[..., 80:84] = right[..., 72:76] = bar
+    shares = []
+    for how in ({}, {"block": 3, "penalty": 4}):
+        disparity = semi_global_matching(left, right, disparities=16, **how)
+        shares.append((abs(disparity[8:-8, 80:84] - 8) < 1).mean())
+    assert shares[0] < 0.2 and shares[1] > 0.7

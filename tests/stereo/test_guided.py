@@ -306,7 +306,7 @@ def test_what_differs_in_places_is_left(scene):
 def test_the_range_that_is_searched_is_the_networks(largest, searched, monkeypatch):
     seen = []
 
-    def matching(left, right, disparities, fill):
+    def matching(left, right, disparities, fill, block, penalty):
         seen.append(disparities)
         return torch.zeros(left.shape[1:]).numpy()
 
