@@ -114,11 +114,11 @@ def raw_size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
 
 def readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
     """The images of some of the pairs; of several, damaged ones are for others to complain of."""
-    from ..vision.io.images import read_pair
+    from ..vision.io.images import as_pair
 
     for pair in list(pairs.values())[:: -(-len(pairs) // _ESTIMATED)]:
         try:
-            yield read_pair(pair.left, pair.right)
+            yield as_pair(pair.left, pair.right)
         except ValueError:
             if len(pairs) == 1:
                 raise

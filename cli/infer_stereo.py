@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.infer import StereoPredictor
     from ..stereo.rectification import require_content
     from ..stereo.rectify import warn_of_raw
-    from ..vision.io.images import as_image, read_pair
+    from ..vision.io.images import as_image, as_pair
 
     memory = None if args.memory is None else 1e9 * args.memory
     where = args.device, args.dtype, args.runtime
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     before = set(out.iterdir()) if out.is_dir() else set()
 
     def work(name: str) -> dict:
-        left, right = read_pair(pairs[name].left, pairs[name].right)
+        left, right = as_pair(pairs[name].left, pairs[name].right)
         if rectifier is not None:
             require_content(left, right)
             left, right = map(as_image, rectifier(left, right))

@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from ..common.summaries import item_summary
     from ..stereo.rectification import require_content
     from ..stereo.rectify import RigRectifier, check_rows
-    from ..vision.io.images import read_pair, write_image
+    from ..vision.io.images import as_pair, write_image
     from ..vision.io.pairing import images_in
     from ._pairs import asked_pairs
 
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     def work(name: str) -> dict:
         started = time.perf_counter()
         with collect_warnings() as notes:
-            raw = read_pair(pairs[name].left, pairs[name].right)
+            raw = as_pair(pairs[name].left, pairs[name].right)
             require_content(*raw)
             images = rectifier(*raw)
         rows, doubts = check_rows(*images, cause=cause) if name in checked else (None, [])

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..common.files import write_json
 from ..datasets.stereo.rigs import StereoRig, write_rig
-from ..vision.io.images import read_pair, to_bytes, write_image
+from ..vision.io.images import as_pair, to_bytes, write_image
 from ..vision.lenses import Lens
 from ..vision.viz.colour import draw_figure
 
@@ -225,7 +225,7 @@ def _views(
     size, views, skipped = None, [], {}
     for count, (left, right) in enumerate(pairs, start=1):
         try:
-            images = [to_bytes(view) for view in read_pair(left, right)]
+            images = [to_bytes(view) for view in as_pair(left, right)]
         except ValueError as error:
             view, reason = None, str(error)
         else:
@@ -253,7 +253,7 @@ def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], bo
     for left, right in pairs[:_FEWEST_VIEWS]:
         with suppress(ValueError):
             larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
-            if len(larger.find(to_bytes(read_pair(left, right)[0]))[0]):
+            if len(larger.find(to_bytes(as_pair(left, right)[0]))[0]):
                 return f"; but one of {larger} is there: count squares, not inner corners"
     return ""
 

@@ -19,7 +19,7 @@ from ..common.memory import ran_out_of_memory, return_freed_memory
 from ..common.warned import collect_warnings
 from ..datasets.stereo.calibration import StereoCalibration, read_calibration
 from ..vision.io.glb import write_glb
-from ..vision.io.images import image_size, read_pair
+from ..vision.io.images import as_pair, image_size
 from .auto_rectify import auto_rectifier
 from .choices import Choices, Report
 from .infer import open_pair
@@ -172,7 +172,7 @@ class Trials:
                         f"{path}: {width}x{height} are {height * width / 1e6:.1f} million pixels, "
                         f"more than the {self.max_pixels / 1e6:.1f} that this page takes"
                     )
-            return read_pair(first, second)
+            return as_pair(first, second)
         except (OSError, ValueError) as error:
             told = _nameless(error, first, "the left image")
             raise _nameless(told, second, "the right image") from error

@@ -150,7 +150,7 @@ class Scene(Kept):
         """Read a photograph: (3, H, W) float32 in [0, 1], RGB.
 
         Of 16-bit ones the bits that no photograph of the scene uses are left out, as by
-        `read_pair`.
+        `as_views`.
 
         Raises:
             FileNotFoundError: the file has gone since the scene was opened.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ...vision.io.disparity import read_disparity
-from ...vision.io.images import read_pair, read_pixels
+from ...vision.io.images import as_pair, read_pixels
 from ..cache import FileDataset, SampleCache, source_name
 from ..files import check_files
 
@@ -111,7 +111,7 @@ class StereoDataset(FileDataset):
 
     def _read(self, index: int) -> dict[str, Tensor]:
         record = self.records[index]
-        left, right = read_pair(record.left, record.right)
+        left, right = as_pair(record.left, record.right)
         _check_size(record.right, right, record.left, left)
         if record.disparity is None:
             disparity = torch.zeros(1, *left.shape[1:])

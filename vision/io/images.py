@@ -33,7 +33,6 @@ __all__ = [
     "as_views",
     "image_size",
     "read_image",
-    "read_pair",
     "read_pixels",
     "to_bytes",
     "to_float",
@@ -84,15 +83,6 @@ def read_image(path: str | os.PathLike, upright: bool = True) -> Tensor:
     return to_float(read_pixels(path, upright))
 
 
-def read_pair(left: str | os.PathLike, right: str | os.PathLike) -> tuple[Tensor, Tensor]:
-    """Read two images of alike cameras as `read_image` does.
-
-    Those that deliver 10, 12 or 14 bits mostly leave the upper bits of a 16-bit file empty: then
-    the largest value of so many bits is white, in both images.
-    """
-    return as_pair(left, right)
-
-
 def used_bits(pixels: np.ndarray) -> int:
     """Bits that a camera delivered: 8, or by the largest of 16-bit values 10, 12, 14 or 16."""
     if pixels.dtype == np.uint8:
@@ -138,7 +128,8 @@ def as_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
 def as_views(images: Sequence[ImageLike], names: Sequence[str]) -> list[Tensor]:
     """Return images of alike cameras as `as_image` does, which messages call by the names.
 
-    Of 16-bit files and arrays the upper bits that all leave empty are left out, see `read_pair`.
+    Cameras that deliver 10, 12 or 14 bits mostly leave the upper bits of 16-bit files and arrays
+    empty: then the largest value of so many bits is white, in all images.
     """
     views = [read_pixels(one) if isinstance(one, (str, os.PathLike)) else one for one in images]
     spare = 16 - max(map(used_bits, filter(_is_picture, views)), default=16)

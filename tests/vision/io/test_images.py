@@ -20,7 +20,6 @@ from vizoo.vision.io.images import (
     as_pair,
     image_size,
     read_image,
-    read_pair,
     read_pixels,
     to_bytes,
     write_image,
@@ -267,7 +266,7 @@ def test_a_pair_is_as_bright_as_the_bits_of_its_cameras(tmp_path, bits, colours)
     views = [bright, bright // 8]
     for name, view in zip(("l.png", "r.png"), views, strict=True):
         cv2.imwrite(str(tmp_path / name), view.astype(np.uint8) if bits == 8 else view)
-    found = read_pair(tmp_path / "l.png", tmp_path / "r.png")
+    found = as_pair(tmp_path / "l.png", tmp_path / "r.png")
     for image, view in zip(found, views, strict=True):
         wanted = view[:, :, ::-1] if colours else np.repeat(view[:, :, None], 3, axis=2)
         wanted = torch.from_numpy(wanted.copy().astype(np.float32)).permute(2, 0, 1)
@@ -287,7 +286,7 @@ def test_arrays_are_as_their_files(tmp_path, kind, shape):
         assert cv2.imwrite(path, view[:, :, ::-1] if shape[2:] == (3,) else view)
     assert torch.equal(as_image(pixels), read_image(paths[0]))
     for pair in (views, [views[0], paths[1]]):
-        for found, wanted in zip(as_pair(*pair), read_pair(*paths), strict=True):
+        for found, wanted in zip(as_pair(*pair), as_pair(*paths), strict=True):
             assert torch.equal(found, wanted)
 
 
