@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import pydoc
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ from ..vision.configs.agreement import START, check_agreement
 from ..vision.hub.registry import model_info
 from ..vision.progress import EpochProgressBar, ParameterTable
 from ._parser import Parser
-from ._work import check_folder
+from ._work import check_folder, warn
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 """What takes the place of Lightning's defaults."""
@@ -98,10 +97,9 @@ class VizooCLI(LightningCLI):
         starts = [f"{place}.{START}" for place in _PLACES if options.get(f"{place}.{START}")]
         named = any(_brings_weights(options.get(f"{place}.model")) for place in _PLACES)
         if self.subcommand != "fit" and not (options.get("ckpt_path") or starts or named):
-            print(
-                f"vizoo: warning: no trained weights: {self.subcommand} runs a random network; "
-                f"give --ckpt_path or --model.{START}",
-                file=sys.stderr,
+            warn(
+                f"no trained weights: {self.subcommand} runs a random network; give --ckpt_path or "
+                f"--model.{START}"
             )
         if options.get("ckpt_path") not in (None, "last"):  # where no last one lies a fit starts
             for key in starts:
@@ -137,11 +135,10 @@ class VizooCLI(LightningCLI):
             _check_folders(trainer)
         writes = any(isinstance(callback, BasePredictionWriter) for callback in trainer.callbacks)
         if self.subcommand == "predict" and not writes and trainer.is_global_zero:
-            print(
-                "vizoo: warning: predictions are written nowhere: --trainer.callbacks+= a writer, "
-                "such as vizoo.stereo.task.DisparityWriter or "
-                "vizoo.classification.callbacks.PredictionTable; `vizoo infer` has its own",
-                file=sys.stderr,
+            warn(
+                "predictions are written nowhere: --trainer.callbacks+= a writer, such as "
+                "vizoo.stereo.task.DisparityWriter or "
+                "vizoo.classification.callbacks.PredictionTable; `vizoo infer` has its own"
             )
         return trainer
 
