@@ -16,7 +16,7 @@ class NoFileError(SourceError):
     """The Hub was reached, and the repository has no such file."""
 
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def endpoint() -> str | None:
@@ -49,7 +49,7 @@ def obtain(source: Source, *, local: bool = False, again: bool = False) -> Path:
     except ValueError as error:
         raise SourceError(reason(error, source)) from error
     cached = Path(path) if isinstance(path, str) and os.path.isfile(path) else None
-    if cached is not None and not again and (local or _COMMIT.fullmatch(source.revision)):
+    if cached is not None and not again and (local or COMMIT.fullmatch(source.revision)):
         return cached
     if local:
         raise SourceError("not in the cache of the Hub")

@@ -98,7 +98,7 @@ def open_released(name: str) -> tuple[str, WeightsRecord, Path]:
     path = _from_hub(name, Source("hf-hub", CONFIG, repository, revision))
     model, record, file = _read_config(path, name)
     # The commit that the config is of, so that a push in between cannot mix two.
-    commit = path.parent.name if re.fullmatch(r"[0-9a-f]{40}", path.parent.name) else revision
+    commit = path.parent.name if _huggingface.COMMIT.fullmatch(path.parent.name) else revision
     return model, record, _from_hub(name, Source("hf-hub", file, repository, commit))
 
 
