@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ._export_formats import FORMATS, METADATA
-from .hub.registry import list_models, model_info
+from .hub.create import check_task
+from .hub.registry import list_models
 from .runtimes import RUNTIMES, check_runtime
 
 __all__ = ["ExportedNetwork", "is_exported"]
@@ -84,8 +85,8 @@ class ExportedNetwork(nn.Module):
         if (count := facts["inputs"][0]["shape"][0]) != 1:
             raise ValueError(f"{path}: takes {count} pairs at once; export it with --batch 1")
         name, registered = facts["model"], facts["model"] in list_models()
-        if registered and (own := model_info(name).task) != task:
-            raise ValueError(f"{path}: holds {name}, which is a model for {own}, not for {task}")
+        if registered:
+            check_task(name, task, f"{path}: holds {name}, which")
         self.architecture = {"name": name, **facts["architecture"]} if registered else {}
         self.reach = facts["reach"]
         if facts.get("max_disparity") is not None:  # a subnet's may be another than its supernet's

@@ -169,10 +169,10 @@ def open_model(
     if not of_timm and not is_name(source):
         stored = read_source(source)
         net = build(stored, name)
-        _check_task(stored.name, task, f"{name}: holds {stored.name}, which")
+        check_task(stored.name, task, f"{name}: holds {stored.name}, which")
         return net, True
     entry = model_info("image_classifier" if of_timm else name)
-    _check_task(entry.name, task, name)
+    check_task(entry.name, task, name)
     if entry.record and (download or entry.tag or find_local(entry.record)):
         return create_model(name, pretrained=entry.tag is None).eval(), True
     if untrained or not download:
@@ -185,7 +185,8 @@ def open_model(
     )
 
 
-def _check_task(name: str, task: str | None, subject: str) -> None:
+def check_task(name: str, task: str | None, subject: str) -> None:
+    """Raise a ValueError, which begins with the subject, unless a model is one for the task."""
     own = model_info(name).task
     if task is not None and own != task:
         raise ValueError(f"{subject} is a model for {own}, not for {task}")
