@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ....common.ranks import digest
 
-__all__ = ["Shared", "divide", "join", "pack", "unpack"]
+__all__ = ["Shared", "aligned", "divide", "join", "pack", "unpack"]
 
 _ALIGNED = 16
 _PLACE = "place among shared tensors"
@@ -132,10 +132,14 @@ def unpack(packed: Tensor) -> dict[str, Any]:
     return torch.load(io.BytesIO(packed.numpy().tobytes()), weights_only=True)
 
 
+def aligned(size: int) -> int:
+    """Bytes of room for a piece, so that the next begins where any type may."""
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
 def _starts(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where pieces begin, aligned for every type, and where the last one's room ends."""
-    rooms = [-(-size // _ALIGNED) * _ALIGNED for size in sizes]
-    ends = list(itertools.accumulate(rooms, initial=0))
+    """Where pieces begin, and where the last one's room ends."""
+    ends = list(itertools.accumulate(map(aligned, sizes), initial=0))
     return ends[:-1], ends[-1]
 
 

@@ -20,11 +20,9 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from ....common.ranks import rank_and_size
 from .buffers import Buffers, Header, checksum
 from .parity import Parity, parity_groups
-from .payload import Shared
+from .payload import Shared, aligned
 
 __all__ = ["SnapshotStore"]
-
-_ALIGNED = 16
 
 
 class SnapshotStore:
@@ -67,7 +65,7 @@ class SnapshotStore:
             ValueError: memory is too small, or the processes do not hold the same tensors.
         """
         low, high = shared.bounds(self.rank, self.processes)
-        room = -(-len(own) // _ALIGNED) * _ALIGNED
+        room = aligned(len(own))
         length = room + high - low
         chunk = self._agree(length, shared.digest)
         self._generation += 1
