@@ -19,14 +19,14 @@ from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils import _pytree
 
 from ...common.ranks import digest, tensor_digest
 from ..space import Architecture, Scalar, SearchSpace
-from ..training.evaluation import first_batches, training_loss
+from ..training.evaluation import first_batches
 from ..training.sampling import Sampler
 from ..training.task import SupernetTask, check_averages, check_strategy
 from .folder import TreeFolder
@@ -425,17 +425,13 @@ class FewShotTraining(SupernetTask):
             with self._exactly():
                 self._run(net, batch)
 
-        def loss(net: nn.Module, batch: Any) -> Tensor:
-            with self._exactly():
-                return training_loss(self.task, net, batch)
-
         with first_batches(self.trainer, shown_as="Best split") as batches:
             split = self.splitter.split(
                 self.task.net,
                 self.space,
                 joined(batches, self.splitter.batch_size),
                 forward=forward,
-                loss=loss,
+                loss=self._exact_loss,
                 done={split.choice for split in self.tree.path_splits(name)},
                 salt=name,
                 progress=self._check_end,

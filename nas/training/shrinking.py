@@ -29,7 +29,7 @@ from ..conversion.importance import taylor_scores
 from ..sorting import sort_channels
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, extract
-from .evaluation import first_batches, training_loss
+from .evaluation import first_batches
 from .sampling import Sampler, UniformSampler
 from .task import SupernetTask, check_averages, checked_task
 
@@ -242,15 +242,10 @@ class ProgressiveShrinking(SupernetTask):
     def _scores(self) -> dict[str, Tensor]:
         """How important weights are to the largest network's loss; the same on all processes."""
         net, (rank, processes) = self.task.net, rank_and_size()
-
-        def loss(net: nn.Module, batch: Any) -> Tensor:
-            with self._exactly():
-                return training_loss(self.task, net, batch)
-
         activate(net, self.full_space.largest())
         given = first_batches(self.trainer, _SCORED, rank, processes, shown_as="Scores of weights")
         with given as batches, evaluating(net):
-            scores = taylor_scores(net, batches, loss)
+            scores = taylor_scores(net, batches, self._exact_loss)
         for score in scores.values() if processes > 1 else ():
             dist.all_reduce(score)
         return scores

@@ -39,7 +39,15 @@ from ...common.ranks import check_same_subnets, rank_and_size
 from ..recalibration import recalibrate
 from ..space import Architecture, Scalar, SearchSpace
 from ..supernet import activate, search_space
-from .evaluation import Task, Watched, first_batches, named_subnet, standing_in, watch
+from .evaluation import (
+    Task,
+    Watched,
+    first_batches,
+    named_subnet,
+    standing_in,
+    training_loss,
+    watch,
+)
 from .sampling import LargestSampler, Sampler, UniformSampler
 
 __all__ = ["SupernetTask"]
@@ -386,6 +394,11 @@ class SupernetTask(LightningModule):
             torch.autocast(self.device.type, enabled=False),
         ):
             yield
+
+    def _exact_loss(self, net: nn.Module, batch: Any) -> Tensor:
+        """The loss of the task's training step with a network, computed `_exactly`."""
+        with self._exactly():
+            return training_loss(self.task, net, batch)
 
     def _run(self, net: nn.Module, batch: Any) -> None:
         with standing_in(self.task, net), self._collecting():
