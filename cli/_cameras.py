@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier, RigRectifier
     from ._pairs import Pair
 
-# Pairs by whose matches a rig without a calibration is estimated.
-_ESTIMATED = 5
 # Metres between cameras, beyond which the unit is doubted.
 _NARROWEST, _WIDEST = 1e-3, 5
 
@@ -115,10 +113,11 @@ def raw_size(pairs: Mapping[str, Pair]) -> tuple[int, ...]:
 def readable(pairs: Mapping[str, Pair]) -> Iterator[tuple[Tensor, Tensor]]:
     """The images of some of the pairs; of several, damaged ones are for others to complain of."""
     from ..vision.io.images import as_pair
+    from ._pairs import some_of
 
-    for pair in list(pairs.values())[:: -(-len(pairs) // _ESTIMATED)]:
+    for name in some_of(pairs):
         try:
-            yield as_pair(pair.left, pair.right)
+            yield as_pair(pairs[name].left, pairs[name].right)
         except ValueError:
             if len(pairs) == 1:
                 raise

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import glob
+import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
@@ -137,6 +138,11 @@ def asked_pairs(args: argparse.Namespace, command: str) -> list[Pair]:
     folders = [Path(word).parent for word in words]
     half = folders.count(folders[0]) if len(set(folders)) == 2 else len(words) // 2
     return find_pairs(words[:half], words[half:])
+
+
+def some_of(pairs: Mapping[str, Pair]) -> list[str]:
+    """Names of at most five pairs, spread over all: of one rig, which errs throughout."""
+    return list(pairs)[:: math.ceil(len(pairs) / 5)]
 
 
 def find_pairs(left: list[str], right: list[str]) -> list[Pair]:

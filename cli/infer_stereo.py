@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,6 @@ from ._work import check_apart, check_folder, number, positive, warn
 
 if TYPE_CHECKING:
     from ..stereo.result import StereoResult
-
-# Pairs of a long list whose geometry is looked at: a swapped rig is swapped throughout.
-_CHECKED = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Infer all pairs; return 0, or 1 if any of several failed."""
-    from ._pairs import asked_pairs
+    from ._pairs import asked_pairs, some_of
 
     pairs = {pair.name: pair for pair in asked_pairs(args, "vizoo infer stereo")}
     out = check_folder(args.out)
@@ -71,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     memory = None if args.memory is None else 1e9 * args.memory
     where = args.device, args.dtype, args.runtime
     predictor = StereoPredictor(args.model, *where, guided=args.guided)
-    checked = set() if args.no_check else set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
+    checked = [] if args.no_check else some_of(pairs)
     before = set(out.iterdir()) if out.is_dir() else set()
 
     def work(name: str) -> dict:

@@ -24,9 +24,6 @@ from ._work import check_apart, check_folder, parse_size, refuse, warn
 if TYPE_CHECKING:
     from ..stereo.rectify import Rectifier, RigRectifier
 
-# Pairs whose rows are compared: one rig is wrong throughout.
-_CHECKED = 5
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
@@ -67,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from ..stereo.rectify import RigRectifier, check_rows
     from ..vision.io.images import as_pair, write_image
     from ..vision.io.pairing import images_in
-    from ._pairs import asked_pairs
+    from ._pairs import asked_pairs, some_of
 
     if args.auto:
         if args.calibration is not None:  # it is the first of the images
@@ -91,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         size = None if args.size is None else parse_size(args.size)
         rectifier = rig_rectifier(args, args.calibration, rig, raw_size(pairs), size)
         cause = None
-    checked = set(list(pairs)[:: math.ceil(len(pairs) / _CHECKED)])
+    checked = some_of(pairs)
 
     calib, described = out / "calib.txt", False
     mine: set[str] = set()  # written by this run, of pairs that fail half-way too
