@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import math
@@ -19,7 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from ...nas.architecture import json_digest, near
 from ...vision.configs.builtin import read_config
-from ...vision.configs.messages import condense
+from ...vision.configs.task import make
 from ...vision.subnets.best import checked_limits
 from ..task import ClassificationTask
 
@@ -173,13 +172,12 @@ def _rows(config: str, said: Mapping[str, Any]) -> dict[str, Row]:
     parser.add_argument("--rows", type=dict[str, Row])
     for name, row in said.items():
         try:
-            parsed = parser.parse_object({"rows": {name: row}})
-            rows |= getattr(parser, "instantiate", parser.instantiate_classes)(parsed).rows
-        except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
+            rows |= make(f"{config}: row {name}", parser, {"rows": {name: row}}).rows
+        except ValueError as error:
             # Of classes the user writes nothing.
-            text = re.sub(r"Problem with given class_path '\S+': ", "", condense(str(error)))
-            text = re.sub(r'Parser key "(\w+)"', r"\1", text.removeprefix('Parser key "rows": '))
-            raise ValueError(f"{config}: row {name}: {text}") from error
+            text = re.sub(r"Problem with given class_path '\S+': ", "", str(error))
+            text = re.sub(r'Parser key "(\w+)"', r"\1", text.replace('Parser key "rows": ', "", 1))
+            raise ValueError(text) from error
     return rows
 
 
@@ -220,12 +218,7 @@ class CompareConfig:
         parser.add_argument("--size", type=tuple[int, int])
         parser.add_argument("--batch", type=PositiveInt, default=1)
         given = {key: value for key, value in copy.deepcopy(content).items() if str(key)[:1] != "_"}
-        try:
-            parsed = parser.parse_object(given)
-            # jsonargparse renames the method in 5.
-            made = getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
-        except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
-            raise ValueError(f"{name}: {condense(str(error))}") from error
+        made = make(name, parser, given)
         if not made.rows or not made.seeds or not made.training:
             raise ValueError(f"{name}: a comparison needs rows, seeds and training")
         rows = _rows(name, made.rows)

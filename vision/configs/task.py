@@ -32,7 +32,7 @@ from ...nas.training.evaluation import first_loader, seeded, training_loss
 from .builtin import read_config
 from .messages import condense
 
-__all__ = ["LOUD", "FitConfig", "instantiate"]
+__all__ = ["LOUD", "FitConfig", "instantiate", "make"]
 
 LOUD = tuple(
     f"lightning.pytorch{part}" for part in ("", ".utilities.rank_zero", ".accelerators.cuda")
@@ -259,9 +259,18 @@ def instantiate(name: str, content: Mapping[str, Any], parts: Sequence[str]) -> 
         if part not in content:
             raise ValueError(f"{name}: the config has no `{part}`; give one of `vizoo fit`")
         parser.add_lightning_class_args(_KINDS[part], part, subclass_mode=True)
+    return make(name, parser, {part: content[part] for part in parts})
+
+
+def make(subject: str, parser: LightningArgumentParser, content: Mapping[str, Any]) -> Any:
+    """Make what a parser, which raises its errors, knows to be in a config.
+
+    Raises:
+        ValueError: something cannot be made; begins with the subject, and is short.
+    """
     try:
-        parsed = parser.parse_object({part: content[part] for part in parts})
+        parsed = parser.parse_object(content)
         # jsonargparse renames the method in 5.
         return getattr(parser, "instantiate", parser.instantiate_classes)(parsed)
     except (argparse.ArgumentError, TypeError, ValueError, KeyError) as error:
-        raise ValueError(f"{name}: {condense(str(error))}") from error
+        raise ValueError(f"{subject}: {condense(str(error))}") from error
