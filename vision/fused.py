@@ -13,6 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 __all__ = [
     "FusedConv2d",
@@ -29,12 +30,10 @@ def fold_batch_norm(
 ) -> tuple[Tensor, Tensor]:
     """Weight (out, in, …) and bias of a convolution together with the batch norm after it."""
     mean, variance = cast("tuple[Tensor, Tensor]", (norm.running_mean, norm.running_var))
-    scale = torch.rsqrt(variance + norm.eps)
-    if norm.affine:
-        scale = scale * norm.weight
-    shift = mean if bias is None else mean - bias
-    shift = -shift * scale + (norm.bias if norm.affine else 0)
-    return (weight * scale.view(-1, *[1] * (weight.dim() - 1))).detach(), shift.detach()
+    weight, bias = fuse_conv_bn_weights(
+        weight, bias, mean, variance, norm.eps, norm.weight, norm.bias
+    )
+    return weight.detach(), bias.detach()
 
 
 def _upsampling_weight(weight: Tensor) -> Tensor:
