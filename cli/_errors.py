@@ -1,4 +1,4 @@
-"""How wrong a subnet is beside the largest one, before and after its batch norms are estimated."""
+"""How wrong a subnet is beside the largest one, and what `vizoo subnet` says of it."""
 
 from __future__ import annotations
 
