@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
 
+from ..common.files import few
 from ..vision.io.images import SUFFIXES
 from ..vision.io.pairing import (
     SIDES,
     doubtful_pairing,
+    files_below,
     images_in,
     read_columns,
     side_folders,
@@ -81,6 +83,8 @@ def expand(word: str) -> list[Path]:
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
         if others := _others(path):
             nothing += f", but {' '.join(sorted(others))}"
+        if below := {file.parent: None for file in files_below(path, SUFFIXES)}:
+            nothing += f"; images lie below it in {few(map(str, below))}"
     elif path.is_file() or not glob.has_magic(word):
         files, nothing = [path] if path.is_file() else [], "no such file"
     else:

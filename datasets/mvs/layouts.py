@@ -82,6 +82,10 @@ LAYOUTS: dict[str, _Layout] = {
 }
 
 
+def _recognised(path: Path) -> str | None:
+    return next((name for name, row in LAYOUTS.items() if row.tells(path)), None)
+
+
 def open_scene(
     path: str | os.PathLike, layout: str | None = None, *, range_form: str = "auto"
 ) -> Scene:
@@ -105,8 +109,11 @@ def open_scene(
     if not path.exists():
         raise FileNotFoundError(f"{path}: no such scene")
     if layout is None:
-        layout = next((name for name, row in LAYOUTS.items() if row.tells(path)), None)
+        layout = _recognised(path)
     if layout is None:
+        inner = sorted(filter(Path.is_dir, path.iterdir())) if path.is_dir() else []
+        if scenes := [each.name for each in inner if _recognised(each)]:
+            raise ValueError(f"{path}: no scene, but its folders are scenes: {few(scenes)}")
         looked = "; ".join(f"{name}: {row.looks}" for name, row in LAYOUTS.items() if row.looks)
         bare = path.is_dir() and images_in(path)
         looked += "; of photographs without cameras COLMAP finds these" if bare else ""

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...vision.io.images import read_image, write_image
+from ...vision.io.pairing import CONTACT_SHEET
 from ...vision.io.pfm import write_pfm
 from ..files import check_choice, expand_path
 from ..mvs.writers import WRITERS as VIEW_LAYOUTS
@@ -45,7 +46,7 @@ def write_worlds(
 
     Pairs go to ``left/``, ``right/``, ``disparity/`` (PFM), ``occluded/`` and ``calib/`` under
     their names, as `StereoPairs` reads them; views to one folder a scene; panoramas with a list,
-    ``train.txt``. ``sheet.jpg`` shows the first of them small.
+    ``train.txt``. ``contact_sheet.jpg`` shows the first of them small.
 
     Args:
         worlds: what to write.
@@ -86,7 +87,7 @@ def write_worlds(
     columns = min(8, len(small))
     blank = [torch.ones_like(small[0])] * (-len(small) % columns)
     rows = torch.stack(small + blank).unflatten(0, (-1, columns))
-    write_image(root / "sheet.jpg", rows.permute(2, 0, 3, 1, 4).flatten(1, 2).flatten(2))
+    write_image(root / CONTACT_SHEET, rows.permute(2, 0, 3, 1, 4).flatten(1, 2).flatten(2))
     return root
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from .images import SUFFIXES
 
 __all__ = [
+    "CONTACT_SHEET",
     "SIDES",
     "doubtful_pairing",
     "files_below",
@@ -29,6 +30,9 @@ SIDES = (
     ("image_2", "image_3"),
     ("image_0", "image_1"),
 )
+
+CONTACT_SHEET = "contact_sheet.jpg"
+"""What `vizoo world` writes beside its data; no reader takes it for a picture of these."""
 
 # A quote counts where a word begins, so that a name such as don't.png needs none.
 _WORD = re.compile(r"""[ \t]*(?:"([^"]*)"|'([^']*)'|([^ \t"'#][^ \t]*))(?=[ \t]|$)""")
@@ -104,33 +108,35 @@ def doubtful_pairing(left: Sequence[str | Path], other: Sequence[str | Path]) ->
 
 
 def images_in(folder: Path) -> list[Path]:
-    """The images that lie in a folder, in no order; hidden files are none."""
+    """The images that lie in a folder, in no order; hidden files and a contact sheet are none."""
     return files_in(folder, SUFFIXES)
 
 
 def files_in(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    """The files of some suffixes, in lower case, that lie in a folder and are not hidden."""
+    """The files of some suffixes, in lower case, that lie in a folder; see `images_in`."""
     with os.scandir(folder) as entries:
         return [
             folder / entry.name
             for entry in entries
-            if os.path.splitext(entry.name)[1].lower() in suffixes
-            and not entry.name.startswith(".")
-            and entry.is_file()
+            if _counts(entry.name, suffixes) and entry.is_file()
         ]
 
 
 def files_below(folder: str | os.PathLike, suffixes: Sequence[str]) -> list[Path]:
     """The files of some suffixes, in lower case, in a folder and below it, sorted.
 
-    Hidden files and folders are left out.
+    Hidden files and folders and contact sheets are left out.
     """
     found = []
     for where, folders, names in os.walk(str(folder)):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        shown = [name for name in names if not name.startswith(".")]
-        found += [Path(where, n) for n in shown if os.path.splitext(n)[1].lower() in suffixes]
+        found += [Path(where, name) for name in names if _counts(name, suffixes)]
     return sorted(found)
+
+
+def _counts(name: str, suffixes: Sequence[str]) -> bool:
+    hidden = name.startswith(".") or name == CONTACT_SHEET
+    return not hidden and os.path.splitext(name)[1].lower() in suffixes
 
 
 def side_folders(folder: Path) -> tuple[Path, Path] | None:

@@ -170,6 +170,8 @@ def test_unknown_and_stated_layouts(scene, tmp_path):
     with pytest.raises(ValueError, match="of photographs without cameras COLMAP finds these"):
         open_scene(tmp_path)
     path = written(scene, tmp_path, "dtu")
+    with pytest.raises(ValueError, match="no scene, but its folders are scenes: scan1$"):
+        open_scene(tmp_path)
     assert open_scene(path).layout == "dtu" and open_scene(path, "tanks").layout == "tanks"
     with pytest.raises(FileNotFoundError, match="no model; expected .*cameras.bin"):
         open_scene(path, "colmap")

@@ -22,6 +22,7 @@ from vizoo.datasets.worlds.views import WorldViews
 from vizoo.datasets.worlds.world import Sky, Thing, World
 from vizoo.panorama.sampling import pixel_directions
 from vizoo.vision.io.images import read_image
+from vizoo.vision.io.pairing import images_in
 
 PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
 
@@ -137,7 +138,8 @@ def test_the_command_writes_what_readers_read(tmp_path, capsys):
     pairs = StereoPairs(*(f"{out}/pairs/{part}/*" for part in ("left", "right", "disparity")))
     assert len(pairs) == 2 and pairs[0]["disparity"].shape == (1, 48, 96)
     assert read_image(tmp_path / "pairs/occluded/world-0-000000.png").shape == (3, 48, 96)
-    assert read_image(tmp_path / "pairs/sheet.jpg").shape == (3, 80, 320)
+    assert read_image(tmp_path / "pairs/contact_sheet.jpg").shape == (3, 80, 320)
+    assert images_in(tmp_path / "pairs") == []
     views = ["world", f"{out}/views", "--camera", "views", "--views", "3", "--count", "1"]
     assert main([*views, "--size", "48x64", "--layout", "colmap", "--place", "room"]) == 0
     assert len(open_scene(tmp_path / "views/world-0-000000")) == 3

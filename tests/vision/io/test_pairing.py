@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vizoo.vision.io.images import SUFFIXES
 from vizoo.vision.io.pairing import doubtful_pairing, files_below, images_in, read_columns
 
 FORM = "left right [more]"
@@ -37,15 +38,15 @@ def test_any_bytes_are_rows_or_one_line(tmp_path_factory, content):
         assert str(error).startswith(str(path))
 
 
-def test_hidden_files_and_folders_are_no_images(tmp_path):
-    for name in ("000.png", "._000.png", ".x.0f.png", "a.txt", "B.JPG"):
+def test_hidden_files_and_contact_sheets_are_no_images(tmp_path):
+    for name in ("000.png", "._000.png", ".x.0f.png", "a.txt", "B.JPG", "contact_sheet.jpg"):
         (tmp_path / name).write_text("")
     for folder in ("folder.png", "b", ".b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "1.png").write_text("")
     assert sorted(path.name for path in images_in(tmp_path)) == ["000.png", "B.JPG"]
-    below = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path, [".png"])]
-    assert below == ["000.png", "b/1.png", "folder.png/1.png"]
+    below = [path.relative_to(tmp_path).as_posix() for path in files_below(tmp_path, SUFFIXES)]
+    assert below == ["000.png", "B.JPG", "b/1.png", "folder.png/1.png"]
 
 
 def test_rules(tmp_path):
