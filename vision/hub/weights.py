@@ -344,7 +344,8 @@ def _read_lightning(path: Path) -> StoredWeights:
     if not isinstance(checkpoint, Mapping) or "pytorch-lightning_version" not in checkpoint:
         raise ValueError(
             f"{path}: neither weights of vizoo nor a Lightning checkpoint; a published checkpoint "
-            f"is converted first: vizoo convert {path.name} NEW.safetensors"
+            f"is converted first: vizoo convert {path.name} NEW.safetensors; a state dict does not "
+            "say its model: load it into the network, then vizoo.save_weights(net, NEW.safetensors)"
         )
     parameters, prefix = checkpoint.get("hyper_parameters") or {}, "net."
     if isinstance(parameters.get("task"), Mapping):  # a task within one that trains its subnets

@@ -135,6 +135,13 @@ def test_files_that_are_no_checkpoint(tmp_path, content, says):
             read_published(tmp_path / "x.safetensors")
 
 
+def test_the_other_half_of_an_openvino_file(tmp_path):
+    for name in ("fast.bin", "fast.xml"):
+        (tmp_path / name).write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"fast.bin: .* OpenVINO file, of which fast.xml is"):
+        read_published(tmp_path / "fast.bin")
+
+
 def test_archives_write_nothing(tmp_path):
     """Neither a zip nor a tar with entries that lead elsewhere is unpacked."""
     folder = tmp_path / "deep/er"

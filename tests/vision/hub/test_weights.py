@@ -181,7 +181,7 @@ def broken(kind, path):
             return path, "refused.*Evil"
         case _:
             torch.save({"state_dict": {}}, path)
-            return path, "nor a Lightning checkpoint.*vizoo convert"
+            return path, "nor a Lightning checkpoint.*vizoo convert.*; a state dict does not"
 
 
 class Evil:
