@@ -6,7 +6,9 @@ says what to install.
 
 from __future__ import annotations
 
+import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ __all__ = ["TSDFMesh", "crop_to_polygon", "refine_file", "voxel_thin"]
 
 _PAIRS = 1 << 22  # of points and cameras looked at together
 _NEIGHBOURS = 20  # of a point, whose plane gives its normal
+_BLOCK = 16  # cells along a side of what is allocated
+_STEP = 4  # Open3D looks at every fourth pixel for what to allocate
 _REACH = 4.0  # cells before and behind a depth in which a mesh's distance field is kept
 
 
@@ -126,15 +130,16 @@ class TSDFMesh:
         if not voxel > 0:
             raise ValueError(f"the mesh's cells must have a positive side, got {voxel:g}")
         self.voxel = float(voxel)
+        self._finest = math.inf
         self._library = library = open3d()
         kind = library.core.float32
-        # Blocks of 16^3 cells, allocated where a depth is seen; room for more is made as needed.
+        # Blocks of cells, allocated where a depth is seen; room for more is made as needed.
         self._grid = library.t.geometry.VoxelBlockGrid(
             ("tsdf", "weight", "color"),
             (kind, kind, kind),
             ((1,), (1,), (3,)),
             self.voxel,
-            16,
+            _BLOCK,
             1000,
             library.core.Device("CPU:0"),
         )
@@ -148,6 +153,8 @@ class TSDFMesh:
         """
         if not depth.any():
             return
+        pixel = float(np.median(depth[depth > 0])) / float(intrinsics[0, 0])
+        self._finest = min(self._finest, pixel)
         library = self._library
         k, e = (library.core.Tensor(m.double().cpu().numpy()) for m in (intrinsics, extrinsics))
         seen = library.t.geometry.Image(np.ascontiguousarray(depth, dtype=np.float32))
@@ -161,7 +168,15 @@ class TSDFMesh:
 
         Raises:
             ValueError: there is no surface.
+
+        Warns (``UserWarning``) where cells are so small that it falls into pieces.
         """
+        if _STEP * self._finest > _BLOCK * self.voxel:
+            warnings.warn(
+                f"{path}: in cells of {self.voxel:g} the surface falls into pieces: a pixel covers "
+                f"{self._finest:.2g}; take cells of about that size",
+                stacklevel=2,
+            )
         try:
             mesh = self._grid.extract_triangle_mesh(weight_threshold=0.5).to_legacy()
         except RuntimeError:  # of an empty grid

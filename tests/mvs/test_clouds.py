@@ -20,3 +20,14 @@ def test_a_white_mesh_leaves_standard_output_alone(tmp_path, capfd):
         mesh.add(depth, np.full((60, 80, 3), 255, np.uint8), matrix, pose)
     assert mesh.write(tmp_path / "mesh.ply") > 100
     assert capfd.readouterr().out == ""
+
+
+def test_cells_far_below_a_pixel_are_told(tmp_path):
+    """Between the pixels that Open3D looks at nothing is allocated then."""
+    pytest.importorskip("open3d", exc_type=ImportError)
+    depth = np.full((16, 16), 2, np.float32)
+    matrix = torch.tensor([[60.0, 0, 7.5], [0, 60, 7.5], [0, 0, 1]])
+    mesh = TSDFMesh(0.007)
+    mesh.add(depth, np.zeros((16, 16, 3), np.uint8), matrix, torch.eye(4))
+    with pytest.warns(UserWarning, match=r"cells of 0.007 .* pieces: a pixel covers 0.033; take"):
+        mesh.write(tmp_path / "mesh.ply")
