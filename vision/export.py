@@ -8,7 +8,9 @@ What a file is (model, architecture, names and ranges of its inputs) stands in t
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import time
 import warnings
 import zipfile
@@ -142,6 +144,7 @@ def export(
         if precision == "int8":
             check_samples(calibrate, [entry["shape"] for entry in job.metadata["inputs"]])
         with atomic_write(path, form.beside) as temporary:
+            _check_room(temporary, net, precision)
             checks, metadata = _write(job, form, temporary, trials, progress)
             quantized = None
             if precision == "int8":
@@ -153,6 +156,13 @@ def export(
             sizes = sum(file.stat().st_size for file in files), weight_bytes(net)
     spent = time.perf_counter() - start
     return Exported(path, form.name, *sizes, checks, spent, metadata, quantized)
+
+
+def _check_room(file: Path, net: nn.Module, precision: str) -> None:
+    """Raise an OSError where the disk cannot hold the weights, before minutes of work."""
+    least = weight_bytes(net) // {"float16": 2, "int8": 4}.get(precision, 1)
+    if shutil.disk_usage(file.parent).free < least:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write(

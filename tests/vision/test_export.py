@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -247,6 +248,14 @@ def test_refused_at_once(tmp_path, to, name, options, says):
     with pytest.raises(ValueError) as error:
         export(Sum(), tmp_path / name, to=to, **options)
     assert says in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_full_disk_is_said_before_work(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=400)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr("vizoo.vision.export._write", lambda *given: pytest.fail("wrote"))
+    with pytest.raises(OSError, match="No space left on device: .*net.pt'$"):
+        export(Sum(), tmp_path / "net.pt", to="torchscript", size=(8, 8))
 
 
 @pytest.mark.parametrize("to", ["torch-export", "torchscript"])
