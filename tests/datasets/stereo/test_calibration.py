@@ -42,6 +42,7 @@ def test_middlebury(tmp_path):
     assert found.baseline == 0.193001 and found.doffs == 131.111
     assert (found.width, found.height, found.ndisp) == (2964, 1988, 280)
     assert read(tmp_path, MIDDLEBURY, baseline_unit="m").baseline == 193.001
+    assert read(tmp_path, MIDDLEBURY.replace("ndisp=280", "ndisp=2964")).ndisp is None
 
 
 def test_doffs_follows_from_the_cameras(tmp_path):
