@@ -179,7 +179,7 @@ def _from_middlebury(fields: dict[str, str], per_metre: int) -> StereoCalibratio
     sizes = {name: _whole(fields[name], name) for name in ("width", "height") if name in fields}
     ndisp = _whole(fields["ndisp"], "ndisp") if fields.get("ndisp", "0") != "0" else None
     if ndisp is not None and ndisp >= sizes.get("width", math.inf):
-        ndisp = None  # ETH3D's files give the width, which says nothing
+        ndisp = None  # some of ETH3D's files give the width, which says nothing
     baseline = _number(fields["baseline"], "baseline") / per_metre
     return StereoCalibration(focal, baseline, cx, cy, doffs, focal_y=focal_y, ndisp=ndisp, **sizes)
 
