@@ -18,7 +18,7 @@ import numpy as np
 
 from ..common.files import write_json
 from ..datasets.stereo.rigs import StereoRig, write_rig
-from ..vision.io.images import as_pair, to_bytes, write_image
+from ..vision.io.images import as_pair, read_image, to_bytes, write_image
 from ..vision.lenses import Lens
 from ..vision.viz.colour import draw_figure
 
@@ -26,6 +26,11 @@ __all__ = ["Board", "BoardCalibration", "View", "calibrate_rig", "write_calibrat
 
 _BOARDS = ("chessboard", "charuco")
 _LENSES = ("pinhole", "rational", "fisheye")
+_DICTIONARIES = (  # the largest of each kind; smaller ones begin alike
+    *(f"DICT_{side}X{side}_1000" for side in range(4, 8)),
+    "DICT_ARUCO_ORIGINAL",
+    "DICT_APRILTAG_36h11",
+)
 _FEWEST_VIEWS, _FEWEST_CORNERS = 3, 8
 _FAR_OFF, _BAD = 3.0, 1.0  # times the median error, pixels
 _COVERED = 0.4  # of a picture, by the hull of all corners
@@ -194,7 +199,7 @@ def calibrate_rig(
         first = f": {next(iter(skipped.values()))}" if skipped else ""
         raise ValueError(
             f"the board ({board}) was found in {len(views)} of {len(pairs)} pairs, and "
-            f"{_FEWEST_VIEWS} are needed, better 15{first}{_miscounted(pairs, board)}"
+            f"{_FEWEST_VIEWS} are needed, better 15{first}{_mistaken(pairs, board)}"
         )
     try:
         rig, poses = _solved(views, size, lens)
@@ -246,15 +251,21 @@ def _views(
     return size, views, skipped
 
 
-def _miscounted(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], board: Board) -> str:
-    """Whether what was counted are a chessboard's inner corners, as OpenCV's programs do."""
-    if board.kind != "chessboard":
-        return ""
-    for left, right in pairs[:_FEWEST_VIEWS]:
+def _mistaken(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], board: Board) -> str:
+    """Which board is there that is easily taken for this one.
+
+    That is one with the corners counted, as OpenCV's programs do, or with other markers.
+    """
+    for left, _ in pairs[:_FEWEST_VIEWS]:
         with suppress(ValueError):
-            larger = replace(board, columns=board.columns + 1, rows=board.rows + 1)
-            if len(larger.find(to_bytes(as_pair(left, right)[0]))[0]):
-                return f"; but one of {larger} is there: count squares, not inner corners"
+            if board.kind == "chessboard":
+                others = [replace(board, columns=board.columns + 1, rows=board.rows + 1)]
+                told = ": count squares, not inner corners"
+            else:
+                others, told = [replace(board, dictionary=name) for name in _DICTIONARIES], ""
+            picture = to_bytes(read_image(left))
+            if other := next((other for other in others if len(other.find(picture)[0])), None):
+                return f"; but one of {other} is there{told}"
     return ""
 
 

@@ -168,6 +168,10 @@ def test_too_few_views(tmp_path, pictures):
         calibrate_rig([(blank, blank)], Board("chessboard", 100, 5, SQUARE))
     with pytest.raises(ValueError, match="8x5 inner corners, DICT_4X4_50. was found in 0"):
         calibrate_rig([(blank, blank)], CHARUCO)
+    other = replace(CHARUCO, dictionary="DICT_5X5_100")
+    write_image(blank, np.repeat(other.charuco().generateImage((540, 360))[..., None], 3, 2))
+    with pytest.raises(ValueError, match="; but one of 9x6 squares, .* DICT_5X5_1000 is there$"):
+        calibrate_rig([(blank, blank)], CHARUCO)
 
 
 def test_pictures_of_two_sizes(tmp_path, pictures):
