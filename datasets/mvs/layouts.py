@@ -142,7 +142,8 @@ class SceneFolders(MVSDataset):
 
     def __init__(
         self,
-        paths: str | os.PathLike | Sequence[str | os.PathLike],
+        # The list first: a config's list would be taken as a path's text.
+        paths: Sequence[str | os.PathLike] | str | os.PathLike,
         layout: str | None = None,
         views: int = 5,
         height: int | None = None,

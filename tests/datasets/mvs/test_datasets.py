@@ -318,12 +318,14 @@ class TestDataModule:
         )
         assert torch.equal(batches[0]["images"], again["images"])
 
-    def test_from_a_config(self, scene, tmp_path):
+    @pytest.mark.parametrize("alone", [True, False], ids=["folder", "list"])
+    def test_from_a_config(self, scene, tmp_path, alone):
         path = write_scene(scene, tmp_path / "s", "folder")
         parser = ArgumentParser()
         parser.add_class_arguments(MVSDataModule, "data")
         generated = {"length": 2, "height": 24, "width": 32, "views": 3}
-        folders = {"paths": str(path), "views": 3, "height": 24, "width": 32}
+        paths = str(path) if alone else [str(path)]
+        folders = {"paths": paths, "views": 3, "height": 24, "width": 32}
         data = {
             "train": [
                 {"class_path": "vizoo.datasets.worlds.views.WorldViews", "init_args": generated}
