@@ -17,6 +17,7 @@ __all__ = [
     "check_formats",
     "check_version",
     "few",
+    "make_folder",
     "read_json",
     "shortened",
     "write_bytes",
@@ -46,16 +47,7 @@ def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterato
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; a file was to be written there")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise NotADirectoryError(
-            f"cannot make the folder {path.parent}: a file, or a link to what is not there, is in "
-            "the way; name another folder"
-        ) from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise type(error)(f"cannot make the folder {path.parent}: {reason}") from error
+    make_folder(path.parent)
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         yield temporary
@@ -75,6 +67,24 @@ def atomic_write(path: str | os.PathLike, beside: Sequence[str] = ()) -> Iterato
     finally:
         for written in (temporary, *map(temporary.with_suffix, beside)):
             written.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are missing.
+
+    Raises:
+        OSError: it cannot be made; one line with its path.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotADirectoryError(
+            f"cannot make the folder {folder}: a file, or a link to what is not there, is in the "
+            "way; name another folder"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        raise type(error)(f"cannot make the folder {folder}: {reason}") from error
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:

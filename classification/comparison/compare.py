@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...common.extras import from_extra
-from ...common.files import read_json, write_json
+from ...common.files import make_folder, read_json, write_json
 from ...nas.efficiency.provenance import Conditions
 from .candidates import Shared, check_rows
 from .config import CompareConfig
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def compare(
-    config: str,
+    config: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     report: Callable[[str, int, int], None] = lambda what, done, total: None,
@@ -58,6 +58,7 @@ def compare(
 
     Raises:
         FileNotFoundError: no such config, or none of its images.
+        OSError: the folder cannot be made.
         ValueError: no config of a comparison, runs of other settings in the folder, or every run
             failed.
 
@@ -78,6 +79,7 @@ def compare(
     for stage in ("fit", "test"):  # what is wrong with the images is wrong with all runs
         settings.data.setup(stage)
     check_rows(settings)
+    make_folder(folder)
     failed: dict[str, str] = {}
     shared = Shared()
     for number, (key, path) in enumerate(files.items()):

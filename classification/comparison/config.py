@@ -195,7 +195,7 @@ class CompareConfig:
     made_of: Mapping[str, Any]  #: the config as it was read
 
     @classmethod
-    def read(cls, name: str) -> CompareConfig:
+    def read(cls, name: str | os.PathLike[str]) -> CompareConfig:
         """Make what a config says.
 
         Args:
@@ -205,7 +205,7 @@ class CompareConfig:
             FileNotFoundError: no such config.
             ValueError: it is no config of `vizoo compare`; what is wrong with it.
         """
-        content = read_config(name)
+        content, name = read_config(name), os.fspath(name)
         wanted = ("data", "rows", "training", "seeds", "size")
         missing = [key for key in wanted if key not in content]
         if missing:

@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
+from ...common.files import shortened
 from ...common.layers import evaluating
 from ...common.ranks import rank_and_size
 from ..architecture import near
@@ -112,7 +113,8 @@ class ProgressiveShrinking(SupernetTask):
         recalibration_batches: as for `SupernetTask`.
 
     Raises:
-        ValueError: stages name no choice of the network, or do not fit together; in `setup` also
+        ValueError: something else than stages, or they name no choice of the network, or do not
+            fit together; in `setup` also
             callbacks that average weights where a stage behind the first sorts channels.
     """
 
@@ -134,6 +136,9 @@ class ProgressiveShrinking(SupernetTask):
         )
         checked_task(task, distillation)
         self._from_largest = distillation == "largest"
+        if others := [stage for stage in stages if not isinstance(stage, Stage)]:
+            told = "give a vizoo.nas.training.Stage(name, epochs, …)"
+            raise ValueError(f"stage {shortened(others[0])}: {told}")
         names = [stage.name for stage in stages]
         if not stages or len(set(names)) < len(names):
             raise ValueError(f"progressive shrinking needs stages of different names, not {names}")

@@ -12,6 +12,7 @@ import signal
 import warnings
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -220,6 +221,16 @@ def test_what_a_config_lacks_is_named(write, tmp_path):
         CompareConfig.read(write(training={"epochs": "two"}))
     with pytest.raises(FileNotFoundError, match=r"compare/generated\.yaml"):
         CompareConfig.read("compare/generate.yaml")
+    for given in ({"rows": {}}, None):
+        with pytest.raises(ValueError, match=r"^config (\{'rows': \{\}\}|None): give a file, the "):
+            vizoo.compare(given, tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_made_is_said_before_any_run(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "run", None)  # a run that fails would be one of many
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="^cannot make the folder .*file/out: a file"):
+        vizoo.compare(Path(write()), tmp_path / "file" / "out")
 
 
 def test_images_that_are_not_there_are_one_line(tmp_path, monkeypatch, capsys):

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from ...common.files import shortened
+
 __all__ = ["CONFIGS", "list_configs", "read_config", "resolve_config"]
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -19,7 +21,7 @@ def list_configs() -> list[str]:
     return sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.yaml"))
 
 
-def resolve_config(name: str) -> str:
+def resolve_config(name: str | os.PathLike[str]) -> str:
     """The path of a config: a file from here if there is one, else the built-in one of that name.
 
     Args:
@@ -27,8 +29,14 @@ def resolve_config(name: str) -> str:
 
     Raises:
         FileNotFoundError: neither; the message names the nearest.
-        ValueError: a file that is no config.
+        ValueError: a file that is no config, or something that names none.
     """
+    if not isinstance(name, (str, os.PathLike)):
+        raise ValueError(
+            f"config {shortened(name)}: give a file, the name of a built-in config, or YAML or "
+            "JSON in braces, as json.dumps makes of a mapping"
+        )
+    name = os.fspath(name)
     if _is_yaml(name) or "://" in name:
         return name
     if Path(name).is_file():
@@ -52,7 +60,7 @@ def resolve_config(name: str) -> str:
     raise FileNotFoundError(f"{name}: no such config here or built in; {hint}")
 
 
-def read_config(name: str) -> dict[str, Any]:
+def read_config(name: str | os.PathLike[str]) -> dict[str, Any]:
     """What a config says.
 
     Args:
@@ -60,7 +68,8 @@ def read_config(name: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: there is none; the message names the nearest.
-        ValueError: a file, or YAML in braces, that is no config; or an address.
+        ValueError: a file, or YAML in braces, that is no config; an address, or something that
+            names none.
     """
     path = resolve_config(name)
     if "://" in path and not _is_yaml(path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class FitConfig:
     data: LightningDataModule  #: its data module
 
     @classmethod
-    def read(cls, name: str) -> FitConfig:
+    def read(cls, name: str | os.PathLike[str]) -> FitConfig:
         """Make the model and the data of a config; its trainer is left out.
 
         Args:
@@ -60,7 +61,7 @@ class FitConfig:
             ValueError: it is no config, has no model or no data, one cannot be made, or the model
                 has no `net`.
         """
-        content = read_config(name)
+        content, name = read_config(name), os.fspath(name)
         # What trains a task as a supernet has the task as an argument, which evaluates as well.
         while isinstance(inner := _argument(content.get("model"), "task"), dict):
             content["model"] = inner

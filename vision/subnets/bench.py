@@ -144,8 +144,8 @@ class Bench:
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(types)}")
         kind = getattr(torch, dtype)
         check_runtime(runtime, place, kind)
-        if batch < 1:
-            raise ValueError(f"batch {batch}: must be at least 1")
+        if not isinstance(batch, Integral) or batch < 1:
+            raise ValueError(f"batch {shortened(batch)}: give a number of images, at least 1")
         whole = isinstance(size, (tuple, list)) and all(isinstance(n, Integral) for n in size)
         if not whole or len(size) != 2 or min(size) < 1:
             raise ValueError(

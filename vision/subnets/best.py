@@ -10,6 +10,7 @@ missed, and the search repeated.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -98,7 +99,7 @@ class Subnet:
 
 
 def best_subnet(
-    net: str | nn.Module | Bench,
+    net: str | os.PathLike[str] | nn.Module | Bench,
     limits: Mapping[str, float | str],
     *,
     size: tuple[int, int] | None = None,
@@ -158,8 +159,8 @@ def best_subnet(
     if rounds < 1:
         raise ValueError(f"rounds {rounds}: at least 1 subnet is measured")
     space = None
-    if isinstance(net, str):
-        source = net
+    if isinstance(net, (str, os.PathLike)):
+        source = os.fspath(net)
         net, space, _ = load_supernet(source)
         if objective is None and (evaluations := evaluations_beside(source, space)) is not None:
             objective, _ = evaluations.objective(seed)

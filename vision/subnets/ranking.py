@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...common.counts import count_parameters, on_meta
+from ...common.devices import choose_device
 from ...common.files import shortened
 from ...nas.distributed.search.executor import score_of
 from ...nas.lid.leaves import Leaves
@@ -112,8 +113,8 @@ def split(
         report: called as ``report(done, total)`` with batches, anew for each part.
 
     Raises:
-        ValueError: no supernet, something else than a config or a splitter, or more levels than
-            there are values to split.
+        ValueError: no supernet, something else than a config or a splitter, a device that is not
+            here, or more levels than there are values to split.
 
     Example:
         >>> tree = vizoo.split(net, vizoo.FitConfig.read("search/nas_lid_nasbench201.yaml"))
@@ -124,6 +125,7 @@ def split(
     splitter = Splitter() if splitter is None else splitter
     if not isinstance(splitter, Splitter):
         raise ValueError(f"splitter {shortened(splitter)}: give a vizoo.nas.lid.Splitter(…)")
+    device = choose_device(str(device))
     tree = SplitTree(space_of(net) if space is None else space)
     if not 1 <= levels <= (most := splitter.levels(tree.space)):
         names = ", ".join(splitter.candidates(tree.space))

@@ -221,6 +221,10 @@ def test_fewer_epochs_and_a_trial_run(tmp_path):
     ("stages", "message"),
     [
         ([], "needs stages of different names"),
+        (
+            [{"name": "a", "epochs": 1}],
+            r"^stage \{'name': 'a', 'epochs': 1\}: give a vizoo.nas.tra",
+        ),
         ([Stage("a", 1), Stage("a", 1)], r"different names, not \['a', 'a'\]"),
         ([Stage("a", 1, ["*.widht"])], r"stage 'a' opens '\*.widht', but no choice is called so"),
         ([Stage("a", 1, [], {"depth": [3]})], "stage 'a': 'depth' cannot be 3"),

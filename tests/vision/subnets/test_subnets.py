@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 import torch
@@ -133,15 +134,16 @@ def test_a_table_of_several_images_serves_that_many(net):
     one = vizoo.latency_table(net, **settings)
     macs = [[sample.counts.macs for sample in of.samples] for of in (table, one)]
     assert macs[0] == [3 * value for value in macs[1]]
-    for given in (net, "supernet.safetensors"):
+    for given in (net, Path("supernet.safetensors")):
         how = {"table": table} if given is net else {"batch": 3}
         subnet = vizoo.best_subnet(given, {"latency": "100s"}, **how)
         assert subnet.conditions.batch == 3 and not subnet.missed
     assert best.table_beside("supernet.safetensors", net, search_space(net)) is None
     with pytest.raises(ValueError, match="conditions: batch 3 instead of 1"):
         vizoo.best_subnet(net, {"latency": "100s"}, table=table, batch=1)
-    with pytest.raises(ValueError, match="batch 0: must be at least 1"):
-        vizoo.latency_table(net, batch=0, **settings)
+    for batch in (0, "3", 1.5):
+        with pytest.raises(ValueError, match=f"^batch {batch!r}: give a number of images"):
+            vizoo.latency_table(net, batch=batch, **settings)
 
 
 def test_a_table_of_int8_says_what_stays_in_float(net, tmp_path):
@@ -321,6 +323,7 @@ def test_arguments_of_another_kind(net, monkeypatch):
         (lambda: vizoo.latency_table("nosuch"), "net 'nosuch': give a network"),
         (lambda: vizoo.split("nosuch", config), "net 'nosuch': give a network"),
         (lambda: vizoo.split(net, "x.yaml"), "config 'x.yaml': give vizoo.FitConfig.read"),
+        (lambda: vizoo.split(net, config, device="tpu"), "device 'tpu' cannot be used here"),
         (lambda: vizoo.split(net, config, {"k": 4}), "splitter {'k': 4}: give a vizoo.nas.lid.Sp"),
     ):
         with pytest.raises(ValueError, match=says):
