@@ -307,7 +307,7 @@ def test_a_small_set_has_smaller_batches_where_an_epoch_wants_some(samples, leas
     assert (said in caplog.text) == (sizes[0] < 16)
 
 
-def test_training_without_validation_and_the_other_stages(tmp_path):
+def test_training_without_validation_and_the_other_stages(tmp_path, caplog):
     data = StereoDataModule(
         train=[Numbered(4)], test=[Numbered(2, "t", 8), Numbered(1, "u", 10)], workers=0,
         predict=[Numbered(2, "p")], augmentation="none",
@@ -315,7 +315,9 @@ def test_training_without_validation_and_the_other_stages(tmp_path):
     model = Recorder()
     trainer(tmp_path, max_epochs=1).fit(model, datamodule=data)
     assert len(model.seen[0]) == 4
-    trainer(tmp_path).test(model, datamodule=data, verbose=False)
+    with caplog.at_level("INFO"):
+        trainer(tmp_path).test(model, datamodule=data, verbose=False)
+    assert "test data: 2 samples of Numbered, 1 samples of Numbered" in caplog.text
     assert model.validated == ["t0", "t1", "u0"]
     trainer(tmp_path).predict(model, datamodule=data)
     assert model.predicted == ["p0", "p1"]
