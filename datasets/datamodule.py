@@ -129,7 +129,9 @@ class MixedDataModule(LightningDataModule):
         self._first_epoch = self._first_batch = 0
 
     def setup(self, stage: str) -> None:
-        """Make the sets of a stage, which checks their files; but for a fit say which they are.
+        """Make the sets of a stage, which checks their files.
+
+        Where a trainer validates, tests or predicts, say which they are.
 
         Raises:
             FileNotFoundError: files are missing; the message counts and names them.
@@ -137,14 +139,13 @@ class MixedDataModule(LightningDataModule):
                 a fit share what is `kept_apart`.
         """
         self._first_epoch = self._first_batch = 0
+        runs = stage != "fit" and self.trainer is not None and self.trainer.state.stage is not None
         for role in _ROLES[stage]:
             made = self.sets(role)
-            if stage != "fit" and made:  # of several configs another one may have named them
-                whole = (type(getattr(one, "dataset", one)).__name__ for one in made)
-                told = (
-                    f"{len(one)} samples of {name}" for one, name in zip(made, whole, strict=True)
-                )
-                rank_zero_info(f"{role} data: {', '.join(told)}")
+            if made and runs:  # of several configs another one may have named them
+                kinds = [(len(one), type(getattr(one, "dataset", one)).__name__) for one in made]
+                told = ", ".join(f"{count} samples of {kind}" for count, kind in kinds)
+                rank_zero_info(f"{role} data: {told}")
         if stage == "fit" and self.kept_apart:
             roles = {role: self.sets(role) for role in ("train", "val", "test")}
             check_disjoint(roles, self.kept_apart)
