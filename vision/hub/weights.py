@@ -358,8 +358,9 @@ def _read_lightning(path: Path) -> StoredWeights:
         name, arguments = parameters.get("model"), dict(parameters.get("model_args") or {})
     if not name or not isinstance(name, str):
         raise ValueError(
-            f"{path}: its hyper-parameters name no model, nor does the checkpoint; in Python, "
-            "vizoo.save_weights(task.net, FILE) writes a network of create_model with its name"
+            f"{path}: its hyper-parameters name no model, nor does the checkpoint: the task has to "
+            "make its network by vizoo.create_model, where register_model gives your own a name; "
+            "in Python, vizoo.save_weights(task.net, FILE) writes one that has a name"
         )
     state = merged_state(
         {

@@ -216,6 +216,8 @@ def test_lightning_checkpoint(family, tmp_path, part):
     assert read_weights(tmp_path / "last.ckpt").facts == {"epoch": 4}
     content["hyper_parameters"] = {"lr": 1.0}
     torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"name no model.*by vizoo\.create_model.*gister_model"):
+        load_weights(tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"name no model.*vizoo\.save_weights\(task\.net, FILE\)"):
         load_weights(tmp_path / "last.ckpt")
 
