@@ -72,10 +72,8 @@ def examples(name: str, scenes: list[Pair], guided: bool) -> Iterator[tuple[Tens
         disparity, *peak = predictor.maps(left, right)
         other = predictor.maps(right.flip(-1), left.flip(-1))[0].flip(-1)
         difference = left_right_difference(disparity, other)
-        seen = peak[0] if peak else None
-        alike, *parts = evidence(left, right, disparity, seen, difference, 1, guided)
-        known = [disparity * 0 if alike is None else alike, *(p for p in parts if p is not None)]
-        features = torch.stack([part.float() for part in known], -1)
+        parts = evidence(left, right, disparity, peak[0] if peak else None, difference, 1, guided)
+        features = torch.stack([part.float() for part in parts if part is not None], -1)
         yield features[truth > 0], ((disparity - truth).abs() < 1)[truth > 0].float()
 
 
@@ -89,6 +87,8 @@ def fit(names: list[str], guided: bool) -> None:
         features, right = (torch.cat(part) for part in zip(*parts, strict=True))
         for both in (False,) if guided else (False, True):
             used = features if both else features[:, :-1]
+            if guided:  # whose views are made alike
+                used = used * (torch.arange(used.shape[1]) > 0)
             weights = torch.zeros(1 + used.shape[1], requires_grad=True)
             optimizer = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
 

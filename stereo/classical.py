@@ -33,8 +33,8 @@ def semi_global_matching(
         fill: whether holes take the row's smaller neighbour; else, and in rows in which nothing was
             found, they are 0.
         block: side of the squares that are compared, odd, pixels.
-        penalty: for a step of one disparity between neighbours, in grey values of each of a
-            square's; for a larger one four times as much.
+        penalty: what a step of one disparity between neighbours costs, in grey values for each
+            channel and pixel of a square; a larger step costs four times that.
     """
     if mode == cv2.STEREO_SGBM_MODE_SGBM_3WAY and left.shape[1] < _STRIPS:
         mode = cv2.STEREO_SGBM_MODE_SGBM

@@ -88,7 +88,8 @@ def confidence(
         images = left[:, top:bottom], right[:, top:bottom]
         strip = total[start : start + rows]
         inner = slice(start - top, start - top + len(strip))
-        features = evidence(*images, disparity[top:bottom], peaks, differences, scale, guided)
+        given = disparity[top:bottom], peaks, differences, scale, guided
+        features = evidence(*images, *given, compared=factors.alike != 0)
         for factor, feature in zip(factors[1:], features, strict=True):
             if feature is not None:
                 strip += factor * feature[inner]
@@ -103,11 +104,15 @@ def evidence(
     difference: Tensor | None = None,
     scale: float = 1.0,
     guided: bool = False,
+    compared: bool = True,
 ) -> tuple[Tensor | None, ...]:
-    """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing."""
+    """What `confidence` weighs, each (H, W), in the order of `Coefficients`; None where missing.
+
+    The images are compared only if `compared`.
+    """
     rough = (scale * _roughness(disparity) + _LEAST).log()
     alike = None
-    if not guided:
+    if compared:
         alike = ((1 + _alikeness(left, right, disparity)) / 2).clamp(min=_LEAST).log()
     if difference is not None:
         difference = ((scale * difference).clamp(max=_FARTHEST) + _LEAST).log()

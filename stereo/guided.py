@@ -10,7 +10,6 @@ that are equally bright and level; the network by what it finds in a quarter of 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -47,8 +46,8 @@ _ALIKE = 0.2  # of the range of colours, from which on nothing is
 _LEVEL = 0.1  # pixels up or down that are left
 _ROWS = 64  # at least, which say enough of the whole view
 _STIFF = 2e-6  # squared contrast of each pixel, beside which a view moves
-_ROBUST = {"block": 5, "penalty": 8}
-_DETAILED = {"block": 3, "penalty": 4}  # what is flat was placed before
+# Of the pair's own size: small squares see detail, and what they cannot place was placed before.
+_BLOCK, _PENALTY = 3, 6
 _LEAST = 32  # pixels a side; networks in other runtimes take 8 at a quarter of the size
 MATCHING_BYTES = 80 * _MOST
 """For each column of an image, which semi-global matching holds at most."""
@@ -99,18 +98,19 @@ class Guided(nn.Module):
         Raises:
             ValueError: the views differ in shape or are not RGB in [0, 1].
         """
-        return self.fusion(*self.fine(left, right))
+        return self.fusion(*self.fine_guidance(left, right))
 
     def predict(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """Disparity, and the chance that it is within a pixel of the truth, both (B, 1, H, W)."""
         fusion: Any = self.fusion
-        return fusion.predict(*self.fine(left, right))
+        return fusion.predict(*self.fine_guidance(left, right))
 
-    def fine(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def fine_guidance(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused at the size of the views, see `guidance`."""
         check_pair(left, right)
         disparity, certainty = self.coarse(left, right)
-        return guidance(disparity, torch.zeros_like(certainty), left, right, _DETAILED)
+        unsure = torch.zeros_like(certainty)
+        return guidance(disparity, unsure, left, right, block=_BLOCK, penalty=_PENALTY)
 
     def claimed(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """The network's disparity, and its own certainty, 0 of one without, both (B, 1, H, W)."""
@@ -122,11 +122,11 @@ class Guided(nn.Module):
             disparity = self.net(left, right)[:, :1].float()
             return disparity, torch.zeros_like(disparity)
 
-    def seen(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What `claimed` gives of views that a look at half of their size made alike, and these."""
+    def coarse_guidance(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+        """What is fused at half of the size, of views of that size; see `guidance`."""
         look, _ = self.claimed(_halved(left), _halved(right))
         left, right = _alike(left, right, _doubled(2 * look, left.shape[-2:]))
-        return *self.claimed(left, right), left, right
+        return guidance(*self.claimed(left, right), left, right)
 
     def coarse(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """What is found at half of the size, (B, 1, H, W): the disparity, the network's certainty.
@@ -139,8 +139,8 @@ class Guided(nn.Module):
         beyond = 0, max(0, _LEAST - width), 0, max(0, _LEAST - height)
         if any(beyond):
             left, right = (pad(view, beyond, mode="replicate") for view in (left, right))
-        seen = self.seen(_halved(left), _halved(right))
-        disparity, certainty = 2 * self.fusion(*guidance(*seen)), seen[1]
+        guides = self.coarse_guidance(_halved(left), _halved(right))
+        disparity, certainty = 2 * self.fusion(*guides), guides[-1][:, :1]
         return _doubled(disparity, (height, width)), _doubled(certainty, (height, width))
 
 
@@ -159,7 +159,8 @@ def guidance(
     certainty: Tensor,
     left: Tensor,
     right: Tensor,
-    matching: Mapping[str, int] = _ROBUST,
+    block: int = 5,
+    penalty: int = 8,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What `DisparityFusion` takes.
 
@@ -168,7 +169,8 @@ def guidance(
         certainty: the same shape, 0 to 1.
         left: (B, 3, H, W), RGB in [0, 1].
         right: the same shape.
-        matching: how `semi_global_matching` compares, and smooths.
+        block: see `semi_global_matching`.
+        penalty: likewise.
 
     Returns:
         The left view, as bright as the right one, and that one, level with the left; claims
@@ -176,8 +178,10 @@ def guidance(
     """
     left, right = _alike(left, right, disparity)
     found = [
-        semi_global_matching(first, second, disparities=_range(seen), fill=False, **matching)
-        for first, second, seen in zip(left, right, disparity, strict=True)
+        semi_global_matching(
+            *views, disparities=_range(seen), fill=False, block=block, penalty=penalty
+        )
+        for *views, seen in zip(left, right, disparity, strict=True)
     ]
     matched, filled = (
         torch.from_numpy(np.stack(maps))[:, None].to(left.device)

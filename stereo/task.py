@@ -20,7 +20,7 @@ from ..vision.hub.create import load_network
 from ..vision.io.disparity import PNG_MOST, write_disparity
 from ..vision.training import NetworkTask, round_at
 from ..vision.viz.colour import comparison_picture
-from .guided import Guided, guidance
+from .guided import Guided
 from .losses import fusion_loss, matching_loss, multiscale_loss, upsampled_loss
 from .metrics import DisparityMetrics
 
@@ -233,9 +233,9 @@ class FusionTask(_DisparityTask):
             activate(net, drawn if any_subnet else space.largest())
         guided = Guided(net, self.net)
         if not fine:
-            return guidance(*guided.seen(left, right))
+            return guided.coarse_guidance(left, right)
         with evaluating(self.net):  # with the statistics that it will have in use
-            return guided.fine(left, right)
+            return guided.fine_guidance(left, right)
 
 
 class DisparityWriter(BasePredictionWriter):

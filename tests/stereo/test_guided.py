@@ -17,7 +17,7 @@ from trainers import quiet_trainer
 import vizoo
 from vizoo.datasets.stereo import GeneratedStereo
 from vizoo.nas.supernet import active, search_space
-from vizoo.stereo.classical import fill_holes
+from vizoo.stereo.classical import fill_holes, semi_global_matching
 from vizoo.stereo.confidence import confidence, left_right_difference
 from vizoo.stereo.guided import MATCHING_BYTES, Guided, guidance, hidden
 from vizoo.stereo.losses import fusion_loss
@@ -143,6 +143,20 @@ def test_the_coarse_fusion_is_told_how_sure_the_network_is_and_the_fine_one_is_n
         _, chance = Guided(scaled, Spy()).eval().predict(*views_of(scene))
     assert told == [((64, 128), True), ((128, 256), False)]
     assert chance.shape == (1, 1, 128, 256) and (chance == 1).all()
+
+
+def test_detail_is_matched_at_the_size_of_the_pair(scene, scaled, monkeypatch):
+    matched = []
+
+    def spy(left, right, block, penalty, **how):
+        matched.append((left.shape[1], block, penalty))
+        return semi_global_matching(left, right, block=block, penalty=penalty, **how)
+
+    monkeypatch.setattr("vizoo.stereo.guided.semi_global_matching", spy)
+    with torch.inference_mode():
+        Guided(scaled).eval()(*views_of(scene))
+    (coarse, block, penalty), (fine, smaller, less) = matched
+    assert (coarse, fine) == (64, 128) and smaller < block and less < penalty
 
 
 def test_a_guided_network_knows_where_it_is_right(scene, scaled):
@@ -389,6 +403,8 @@ def test_training_learns_and_leaves_the_network(tmp_path):
         return fuse(left, right, claims, hints)
 
     task.net._fuse = spy
+    predict, looked = net.predict, []
+    net.predict = lambda *views: (looked.append(views[0].shape[-1]), predict(*views))[1]
     before = {name: value.clone() for name, value in net.state_dict().items()}
     scenes = [*GeneratedStereo(2, 64, 128, seed=3, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
@@ -404,7 +420,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
 
     before_it = losses()
     trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
-    seen.clear()
+    seen.clear(), looked.clear()
     trainer.fit(task, DataLoader(scenes, 2))
     for later, earlier in zip(losses(), before_it, strict=True):
         assert later < 0.9 * earlier
@@ -416,6 +432,8 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     assert sure == [3, 6, 12, 15]
     # One step of three fuses at once, as at half of the size; the others fuse what that gives.
     assert [width for width, _, _ in seen[:10]] == 2 * [128, 64, 128, 64, 128]
+    # Either way after a look at half of the size that it is given.
+    assert looked[:12] == 2 * [64, 128, 32, 64, 32, 64]
     assert all(value.equal(before[name]) for name, value in net.state_dict().items())
     assert all(name.startswith("net.") for name in task.state_dict() if "metrics" not in name)
     predicted = task.predict_step({**batch, "name": ["a", "b"]}, 0)
