@@ -16,6 +16,7 @@ from pathlib import Path
 from ..common.files import few
 from ..vision.io.images import SUFFIXES
 from ..vision.io.pairing import (
+    CONTACT_SHEET,
     SIDES,
     doubtful_pairing,
     files_below,
@@ -81,14 +82,16 @@ def expand(word: str) -> list[Path]:
     path = Path(word)
     if path.is_dir():
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
-        if others := _others(path):
-            nothing += f", but {' '.join(sorted(others))}"
-        if below := {file.parent: None for file in files_below(path, SUFFIXES)}:
-            nothing += f"; images lie below it in {few(map(str, below))}"
+        if not files:
+            if others := _others(path):
+                nothing += f", but {' '.join(sorted(others))}"
+            if below := {file.parent: None for file in files_below(path, SUFFIXES)}:
+                nothing += f"; images lie below it in {few(map(str, below))}"
     elif path.is_file() or not glob.has_magic(word):
         files, nothing = [path] if path.is_file() else [], "no such file"
     else:
-        files = [Path(name) for name in glob.glob(word, recursive=True) if Path(name).is_file()]
+        matches = map(Path, glob.glob(word, recursive=True))
+        files = [file for file in matches if file.is_file() and file.name != CONTACT_SHEET]
         nothing = "no file matches"
     if not files:
         raise FileNotFoundError(f"{word}: {nothing}")

@@ -144,7 +144,7 @@ class MixedDataModule(LightningDataModule):
             made = self.sets(role)
             if made and runs:  # of several configs another one may have named them
                 kinds = [(len(one), type(getattr(one, "dataset", one)).__name__) for one in made]
-                told = ", ".join(f"{count} samples of {kind}" for count, kind in kinds)
+                told = ", ".join(f"{kind} ({count})" for count, kind in kinds)
                 rank_zero_info(f"{role} data: {told}")
         if stage == "fit" and self.kept_apart:
             roles = {role: self.sets(role) for role in ("train", "val", "test")}

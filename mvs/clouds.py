@@ -171,7 +171,7 @@ class TSDFMesh:
 
         Warns (``UserWarning``) where cells are so small that it falls into pieces.
         """
-        if _STEP * self._finest > _BLOCK * self.voxel:
+        if _BLOCK * self.voxel < _STEP * self._finest < math.inf:
             warnings.warn(
                 f"{path}: in cells of {self.voxel:g} the surface falls into pieces: a pixel covers "
                 f"{self._finest:.2g}; take cells of about that size",

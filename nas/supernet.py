@@ -17,9 +17,9 @@ __all__ = [
     "activate_part",
     "active",
     "architecture_of",
+    "as_before",
     "elastic_modules",
     "extract",
-    "restored",
     "search_space",
     "subnet_of",
 ]
@@ -85,7 +85,7 @@ def active(model: nn.Module) -> Architecture:
 
 
 @contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
+def as_before(model: nn.Module) -> Iterator[None]:
     """Let a supernet run at the end what it runs now, whatever is activated meanwhile."""
     before = active(model)
     try:

@@ -23,8 +23,8 @@ DISPARITY_FUSION = {
         training="5,750 steps of vizoo fit --config stereo/disparity_fusion_world.yaml at one "
         "size; then 4,500, of which two thirds go from coarse to fine; then the mean of 5,250 as "
         "the configuration has them and of 2,800 in another order; rates of 3e-3 at first, then "
-        "of at most 1.5e-3, that fall to zero (the last: to a tenth); then 1,500 of its odds alone; "
-        "then 8,900 of all, 3,000 worlds and as many layered scenes, from 1e-3, averaged",
+        "of at most 1.5e-3, that fall to zero (the last: to a tenth); then 1,500 of its odds "
+        "alone; then 8,900 of all, 3,000 worlds and as many layered scenes, from 1e-3, averaged",
     )
 }
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..common.files import write_json
 from ..datasets.stereo.rigs import StereoRig, write_rig
-from ..vision.io.images import as_pair, read_image, to_bytes, write_image
+from ..vision.io.images import as_pair, to_bytes, write_image
 from ..vision.lenses import Lens
 from ..vision.viz.colour import draw_figure
 
@@ -256,14 +256,16 @@ def _mistaken(pairs: Sequence[tuple[str | os.PathLike, str | os.PathLike]], boar
 
     That is one with the corners counted, as OpenCV's programs do, or with other markers.
     """
-    for left, _ in pairs[:_FEWEST_VIEWS]:
+    for left, right in pairs[:_FEWEST_VIEWS]:
         with suppress(ValueError):
+            picture = to_bytes(as_pair(left, right)[0])
+            if len(board.find(picture)[0]):
+                continue
             if board.kind == "chessboard":
                 others = [replace(board, columns=board.columns + 1, rows=board.rows + 1)]
                 told = ": count squares, not inner corners"
             else:
                 others, told = [replace(board, dictionary=name) for name in _DICTIONARIES], ""
-            picture = to_bytes(read_image(left))
             if other := next((other for other in others if len(other.find(picture)[0])), None):
                 return f"; but one of {other} is there{told}"
     return ""

@@ -182,8 +182,7 @@ class StopTogether(Callback):
     """Ends all processes of a fit behind the same step when a SIGTERM reaches any of them.
 
     Lightning's own handler waits for the others within the signal, while they may wait for this
-    process to finish its step. Before the first step there is nothing to keep, so the signal just
-    ends a process.
+    process to finish its step.
 
     Attributes:
         asked: whether this process got the signal.
@@ -192,13 +191,10 @@ class StopTogether(Callback):
     def __init__(self) -> None:
         self.asked = False
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the signal from Lightning as soon as it has it."""
-        self._handle(trainer, signal.SIG_DFL)
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the signal over until the fit ends, when Lightning puts back what was there."""
-        self._handle(trainer, self._ask)
+        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._ask)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Agree; Lightning looks at its flag after every step and epoch."""
@@ -210,10 +206,6 @@ class StopTogether(Callback):
         """A signal to the whole group also ends what loads data, before a step could agree."""
         if self.asked:
             trainer._signal_connector.received_sigterm = True
-
-    def _handle(self, trainer: Trainer, handler: Any) -> None:
-        if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)
 
     def _ask(self, number: int, frame: Any) -> None:
         self.asked = True

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..architecture import near
 from ..recalibration import samples
 from ..space import Architecture, Scalar, SearchSpace
-from ..supernet import activate, restored
+from ..supernet import activate, as_before
 from .estimators import Estimator, check_neighbours
 from .partitions import (
     EXACT,
@@ -263,7 +263,7 @@ class Splitter:
                 profile, net, batch, layers, k=k, estimator=self.estimator, forward=forward
             )
         described: list[Any] = []
-        with restored(net):
+        with as_before(net):
             for path in paths:
                 activate(net, path)
                 described.append(describe())

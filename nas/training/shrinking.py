@@ -113,9 +113,9 @@ class ProgressiveShrinking(SupernetTask):
         recalibration_batches: as for `SupernetTask`.
 
     Raises:
-        ValueError: something else than stages, or they name no choice of the network, or do not
-            fit together; in `setup` also
-            callbacks that average weights where a stage behind the first sorts channels.
+        ValueError: one is no `Stage`, stages name no choice of the network, or do not fit together;
+            in `setup` also callbacks that average weights where a stage behind the first sorts
+            channels.
     """
 
     def __init__(

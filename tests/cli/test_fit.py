@@ -222,21 +222,6 @@ def test_what_a_sigterm_kills_may_fail_in_any_hook(toy, monkeypatch):
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="needs SIGTERM")
-def test_of_several_processes_a_sigterm_ends_one_at_once_before_the_first_step():
-    """Lightning's handler would wait for the others, which may be past that by then."""
-    before = signal.signal(signal.SIGTERM, lambda number, frame: None)
-    together, trainer = callbacks.StopTogether(), SimpleNamespace(world_size=2)
-    try:
-        together.on_sanity_check_start(trainer, None)
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-        together.on_train_start(trainer, None)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert together.asked
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
 def test_interrupt_by_signal(toy):
     words = ("--trainer.max_epochs=-1", "--model.lr=0.01")

@@ -317,7 +317,7 @@ def test_training_without_validation_and_the_other_stages(tmp_path, caplog):
     assert len(model.seen[0]) == 4
     with caplog.at_level("INFO"):
         trainer(tmp_path).test(model, datamodule=data, verbose=False)
-    assert "test data: 2 samples of Numbered, 1 samples of Numbered" in caplog.text
+    assert "test data: Numbered (2), Numbered (1)" in caplog.text
     assert model.validated == ["t0", "t1", "u0"]
     trainer(tmp_path).predict(model, datamodule=data)
     assert model.predicted == ["p0", "p1"]

@@ -87,7 +87,7 @@ def stand_in(path: Path) -> str:
     if path.suffix in _EXPORTS:
         return _EXPORT
     if path.suffix == ".bin" and (graph := path.with_suffix(".xml")).is_file():
-        return f"the weights of an OpenVINO file, of which {graph.name} is the one to name"
+        return f"the weights of an OpenVINO file, which goes by its other half, {graph.name}"
     kind = (mimetypes.guess_type(path.name)[0] or "").partition("/")[0]
     if kind in ("image", "video", "audio", "text"):
         return f"of the type {kind}, not weights: give .safetensors, .ckpt or .pth"

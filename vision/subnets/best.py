@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +33,7 @@ from ...nas.efficiency.table import QUANTITIES, LatencyTable
 from ...nas.search.constraints import Constraint, Limits, UnreachableError
 from ...nas.search.evolution import SearchResult, evolve
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import activate, architecture_of, restored
+from ...nas.supernet import activate, architecture_of, as_before
 from ..export import tensors
 from ..hub.create import beside_weights
 from .bench import Bench, bench_for, load_supernet, settings_of, without_precisions
@@ -156,8 +157,8 @@ def best_subnet(
         >>> vizoo.save_weights(subnet.network, "small.safetensors")
     """
     bounds = checked_limits(limits)
-    if rounds < 1:
-        raise ValueError(f"rounds {rounds}: at least 1 subnet is measured")
+    if not isinstance(rounds, Integral) or rounds < 1:
+        raise ValueError(f"rounds {rounds}: give a whole number, 1 or more")
     space = None
     if isinstance(net, (str, os.PathLike)):
         source = os.fspath(net)
@@ -175,16 +176,17 @@ def best_subnet(
         if table is None and "latency" in bounds:
             table = bench.complete(bench.table(), report=report, **OWN_TABLE)
         predictors = cost_predictors(bench, table, report)
-    architecture, costs, told = search_within(
-        bench,
-        predictors,
-        objective,
-        bounds,
-        seed=seed,
-        population=population,
-        generations=generations,
-        rounds=rounds,
-    )
+    with as_before(bench.net):
+        architecture, costs, told = search_within(
+            bench,
+            predictors,
+            objective,
+            bounds,
+            seed=seed,
+            population=population,
+            generations=generations,
+            rounds=rounds,
+        )
     own = {kind: figure(costs, kind) for kind in bounds}
     taken = next(row["predicted"] for row in told if row["found"] == own)
     predicted = {kind: round(value, 4) for kind, value in taken.items()}
@@ -208,7 +210,7 @@ def cut(
     vars(subnet).pop("reach", None)  # was measured of the largest; small subnets reach less far
     inputs = bench.inputs("cpu")
     alone = bench.alone(architecture)
-    with restored(bench.net), torch.inference_mode(), evaluating(bench.net):
+    with as_before(bench.net), torch.inference_mode(), evaluating(bench.net):
         activate(bench.net, alone)
         wanted, gotten = (tensors(net(*inputs)) for net in (bench.net, subnet.eval()))
     pairs = zip(wanted, gotten, strict=True)

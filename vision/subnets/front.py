@@ -22,7 +22,7 @@ from ...nas.search.optuna import Mirror, installed, propose
 from ...nas.search.population import Settings
 from ...nas.search.predictor import FEWEST
 from ...nas.space import Architecture
-from ...nas.supernet import restored
+from ...nas.supernet import as_before
 from .bench import Bench, bench_for
 from .best import checked_limits, constraints, cost_predictors, within_reach
 from .evaluations import Evaluations
@@ -182,7 +182,7 @@ def search(
         return [item.architecture for item in found.front]
 
     agreement = None
-    with restored(bench.net):
+    with as_before(bench.net):
         if direct:
             evolve(errors)
         else:

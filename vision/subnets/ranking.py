@@ -17,7 +17,7 @@ from ...nas.lid.leaves import Leaves
 from ...nas.lid.splitting import Splitter, joined
 from ...nas.lid.tree import SplitTree
 from ...nas.space import Architecture, SearchSpace
-from ...nas.supernet import extract, restored
+from ...nas.supernet import as_before, extract
 from ..configs.task import FitConfig
 from .bench import space_of
 from .evaluations import Evaluations
@@ -70,7 +70,7 @@ def rank(
         evaluations = Evaluations(tree.space, "error", {})
     # Leaf by leaf, so that each is read once.
     by_leaf = sorted(dict.fromkeys(architectures), key=tree.leaf_of)
-    with restored(net):
+    with as_before(net):
         for done, architecture in enumerate(by_leaf, start=1):
             if architecture not in evaluations.errors:
                 evaluations.errors[architecture] = score_of(evaluate, architecture)

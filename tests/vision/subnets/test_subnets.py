@@ -319,7 +319,10 @@ def test_arguments_of_another_kind(net, monkeypatch):
         (lambda: vizoo.search(net, len, samples=6), "samples 6: a predictor takes 10 or more"),
         (lambda: vizoo.best_subnet(net, {"macs": 1}, table="t.json"), "table 't.json': give what"),
         (lambda: vizoo.best_subnet(net, {"macs": 1}, dtype="bf16"), "dtype 'bf16' is not one of f"),
-        (lambda: vizoo.best_subnet(net, {"macs": 1}, rounds=0), "rounds 0: at least 1 subnet"),
+        (
+            lambda: vizoo.best_subnet(net, {"macs": 1}, rounds=0),
+            "rounds 0: give a whole number, 1 or more",
+        ),
         (lambda: vizoo.latency_table("nosuch"), "net 'nosuch': give a network"),
         (lambda: vizoo.split("nosuch", config), "net 'nosuch': give a network"),
         (lambda: vizoo.split(net, "x.yaml"), "config 'x.yaml': give vizoo.FitConfig.read"),
