@@ -12,12 +12,12 @@ DISPARITY_FUSION = {
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
-            "playground, with easnet_scaled": {"epe": 0.42, "bad1": 0.053, "bad2": 0.024},
-            "cones, with easnet_scaled": {"epe": 0.88, "bad1": 0.119, "bad2": 0.087},
-            "ETH3D, with easnet_scaled": {"epe": 0.84, "bad1": 0.136, "bad2": 0.074},
-            "Middlebury, with easnet_scaled": {"epe": 1.22, "bad1": 0.137, "bad2": 0.095},
-            "larger, with easnet_scaled": {"epe": 1.26, "bad1": 0.102, "bad2": 0.052},
-            "KITTI, with easnet_scaled": {"epe": 1.82, "d1": 0.117},
+            "playground, with easnet_scaled": {"epe": 0.33, "bad1": 0.028, "bad2": 0.010},
+            "cones, with easnet_scaled": {"epe": 0.78, "bad1": 0.108, "bad2": 0.078},
+            "ETH3D, with easnet_scaled": {"epe": 0.50, "bad1": 0.082, "bad2": 0.025},
+            "Middlebury, with easnet_scaled": {"epe": 1.12, "bad1": 0.129, "bad2": 0.088},
+            "larger, with easnet_scaled": {"epe": 1.12, "bad1": 0.095, "bad2": 0.046},
+            "KITTI, with easnet_scaled": {"epe": 1.80, "d1": 0.118},
         },
         command="python -m benchmarks.stereo_transfer --data DIR easnet_scaled",
         training="5,750 steps of vizoo fit --config stereo/disparity_fusion_world.yaml at one "
