@@ -88,8 +88,15 @@ def confidence(
         images = left[:, top:bottom], right[:, top:bottom]
         strip = total[start : start + rows]
         inner = slice(start - top, start - top + len(strip))
-        given = disparity[top:bottom], peaks, differences, scale, guided
-        features = evidence(*images, *given, compared=factors.alike != 0)
+        features = evidence(
+            *images,
+            disparity[top:bottom],
+            peaks,
+            differences,
+            scale,
+            guided,
+            compared=factors.alike != 0,
+        )
         for factor, feature in zip(factors[1:], features, strict=True):
             if feature is not None:
                 strip += factor * feature[inner]

@@ -10,6 +10,7 @@ that are equally bright and level; the network by what it finds in a quarter of 
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -122,7 +123,7 @@ class Guided(nn.Module):
             disparity = self.net(left, right)[:, :1].float()
             return disparity, torch.zeros_like(disparity)
 
-    def coarse_guidance(self, left: Tensor, right: Tensor) -> tuple[Tensor, ...]:
+    def coarse_guidance(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What is fused at half of the size, of views of that size; see `guidance`."""
         look, _ = self.claimed(_halved(left), _halved(right))
         left, right = _alike(left, right, _doubled(2 * look, left.shape[-2:]))
@@ -177,11 +178,10 @@ def guidance(
         (B, 3, H, W) and hints (B, 6, H, W).
     """
     left, right = _alike(left, right, disparity)
+    match = partial(semi_global_matching, fill=False, block=block, penalty=penalty)
     found = [
-        semi_global_matching(
-            *views, disparities=_range(seen), fill=False, block=block, penalty=penalty
-        )
-        for *views, seen in zip(left, right, disparity, strict=True)
+        match(first, second, disparities=_range(seen))
+        for first, second, seen in zip(left, right, disparity, strict=True)
     ]
     matched, filled = (
         torch.from_numpy(np.stack(maps))[:, None].to(left.device)
