@@ -23,6 +23,8 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.common.memory import keep_freed_memory
+
 # Until all is collected: what imports make stays, and to look for garbage in it takes seconds.
 gc.disable()
 atexit.register(gc.unfreeze)  # libraries complain of what is left when Python ends
@@ -36,6 +38,7 @@ for _name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "VIZOO_TRACEBA
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+    keep_freed_memory()  # as commands do; a third of the system's time goes into giving it back
 
 # A shell ignores it for what runs in the background, and the tests' own processes would, too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
