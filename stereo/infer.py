@@ -149,7 +149,8 @@ class StereoPredictor:
             memory: bytes that this process may hold, or on a GPU the network; where a pair needs
                 more it is matched in tiles. By default what is free.
             both: also match the right image; its disparity and what the right image does not see
-                are part of the result, and the confidence knows more. It takes twice as long.
+                are part of the result, and the confidence, but of a guided network, knows more. It
+                takes twice as long.
             check: whether to look if the pair is swapped or not rectified, by keypoints, and
                 beyond reach at a scale of yours. It takes up to a second; many pairs of one
                 camera need it once.
