@@ -34,6 +34,8 @@ class MVSTask(NetworkTask):
         lr_schedule: `milestones`, `cosine` to zero at the end, or `constant`.
         checkpointing: compute iterations again in the backward pass instead of keeping them:
             much less memory, about a third more time.
+        vary_sources: train each batch on some of its sources, one at least, how many and which
+            drawn at random, so that the network gets used to few and many.
         thresholds: absolute errors in the scene's unit whose inlier shares are reported.
         relative_thresholds: the same relative to the true depth, in per cent.
         range_factor: validate and test with depth ranges wider by this factor at both ends, to
@@ -56,6 +58,7 @@ class MVSTask(NetworkTask):
         lr: float = 2e-4,
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
         checkpointing: bool = False,
+        vary_sources: bool = False,
         thresholds: list[float] | None = None,
         relative_thresholds: list[float] | None = None,
         range_factor: float = 1.0,
@@ -73,6 +76,20 @@ class MVSTask(NetworkTask):
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Depth (B, 1, H, W) of the reference views of a batch."""
         return self.net(*self._inputs(batch))
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
+        """The loss of a batch."""
+        return super().training_step(self.mixed(batch), batch_idx)
+
+    def mixed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch as it is trained on, with fewer sources where they vary."""
+        if not self.hparams.vary_sources:
+            return batch
+        sources = batch["images"].shape[1] - 1
+        count = int(torch.randint(1, sources + 1, ()))
+        chosen = [0, *sorted(1 + torch.randperm(sources)[:count])]
+        names = "images", "intrinsics", "extrinsics"
+        return {**batch, **{name: batch[name][:, chosen] for name in names}}
 
     def outputs(self, batch: dict[str, Any]) -> Outputs:
         """What the network predicts in training: depth after each iteration, coarse and fine."""

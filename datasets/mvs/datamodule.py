@@ -11,7 +11,7 @@ from typing import Any
 from ..datamodule import MixedDataModule
 from ..files import check_choice
 from ..stereo.transforms import Compose
-from .transforms import ColourJitter, RandomCrop
+from .transforms import ColourJitter, PoseError, RandomCrop
 
 __all__ = ["MVSDataModule"]
 
@@ -27,11 +27,13 @@ class MVSDataModule(MixedDataModule):
             each, which published code has and leaves off).
         crop_height: rows of a window cut out of training samples; by default they stay whole.
         crop_width: columns of that window.
+        pose_error: how far off the poses of training samples' sources are made, as degrees and as
+            a share of the distance from the reference (see `PoseError`); None leaves them.
         common: see `MixedDataModule`.
 
     Raises:
-        ValueError: see `MixedDataModule`; or the augmentation is unknown, or only
-            one side of the crop is given.
+        ValueError: see `MixedDataModule`; or the augmentation is unknown, only one side of the
+            crop is given, or the pose error is out of range.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class MVSDataModule(MixedDataModule):
         augmentation: str = "none",
         crop_height: int | None = None,
         crop_width: int | None = None,
+        pose_error: tuple[float, float] | None = None,
         **common: Any,
     ) -> None:
         check_choice("augmentation", augmentation, ("none", "colour"))
@@ -50,4 +53,6 @@ class MVSDataModule(MixedDataModule):
             steps.append(RandomCrop(crop_height, crop_width))
         if augmentation == "colour":
             steps.append(ColourJitter())
+        if pose_error is not None:
+            steps.append(PoseError(*pose_error))
         super().__init__(augment=Compose(steps) if steps else None, **common)

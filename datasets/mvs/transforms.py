@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Generator, Tensor
 
@@ -9,7 +11,7 @@ from ...vision.windows import brightness
 from ..stereo.transforms import room_for_crop
 from .cameras import crop_intrinsics
 
-__all__ = ["ColourJitter", "RandomCrop"]
+__all__ = ["ColourJitter", "PoseError", "RandomCrop"]
 
 
 class ColourJitter:
@@ -68,3 +70,41 @@ class RandomCrop:
         cut = (..., slice(y, y + self.height), slice(x, x + self.width))
         maps = {key: sample[key][cut].contiguous() for key in ("images", "depth", "valid")}
         return {**sample, **maps, "intrinsics": crop_intrinsics(sample["intrinsics"], x, y)}
+
+
+class PoseError:
+    """Put the cameras of sources a little off, as poses found by tracking are.
+
+    A sample's errors are normal draws, times a strength from U(0, 1) that all its sources share.
+
+    Args:
+        degrees: deviation of each component by which a camera is turned.
+        share: deviation of each component by which it is moved, as a share of its distance from
+            the reference.
+    """
+
+    def __init__(self, degrees: float, share: float) -> None:
+        if not (0 <= degrees <= 10 and 0 <= share <= 1):
+            raise ValueError(
+                f"pose errors of {degrees:g} degrees and {share:g} of the distance: want 0 to 10 "
+                "and 0 to 1"
+            )
+        self.degrees, self.share = degrees, share
+
+    def __call__(self, sample: dict, generator: Generator | None = None) -> dict:
+        """The sample with other extrinsics (V, 4, 4); those of the reference, the first, stay."""
+        poses = sample["extrinsics"].double()
+        strength = float(torch.rand((), generator=generator))
+        turns, moves = strength * torch.randn(2, len(poses), 3, 1, generator=generator).double()
+        rotation, shift = poses[:, :3, :3], poses[:, :3, 3:]
+        centres = -rotation.mT @ shift
+        distance = (centres - centres[:1]).norm(dim=1, keepdim=True)
+        x, y, z = (math.radians(self.degrees) * turns[..., 0]).unbind(1)
+        zero = torch.zeros_like(x)
+        cross = torch.stack([zero, -z, y, z, zero, -x, -y, x, zero], 1).view(-1, 3, 3)
+        rotation = torch.linalg.matrix_exp(cross) @ rotation
+        off = poses.clone()
+        off[:, :3, :3] = rotation
+        off[:, :3, 3:] = -rotation @ (centres + self.share * distance * moves)
+        off[0] = poses[0]
+        return {**sample, "extrinsics": off.float()}

@@ -62,6 +62,23 @@ def test_training_lowers_the_loss(batch):
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_sources_vary(batch):
+    assert _task().mixed(batch) is batch
+    task = _task(vary_sources=True)
+    torch.manual_seed(0)
+    seen = set()
+    for _ in range(20):
+        mixed = task.mixed(batch)
+        views = [
+            next(v for v in range(3) if torch.equal(image, batch["images"][0, v]))
+            for image in mixed["images"][0]
+        ]
+        assert torch.equal(mixed["extrinsics"], batch["extrinsics"][:, views])
+        assert torch.equal(mixed["intrinsics"], batch["intrinsics"][:, views])
+        seen.add(tuple(views))
+    assert seen == {(0, 1), (0, 2), (0, 1, 2)}
+
+
 def test_checkpointing_changes_no_gradient(batch):
     found = []
     for checkpointing in (False, True):

@@ -26,7 +26,7 @@ from vizoo.datasets.mvs import (
 from vizoo.datasets.mvs.camera_files import write_pair_file
 from vizoo.datasets.mvs.cameras import check_camera, lift
 from vizoo.datasets.mvs.dtu import SPLITS
-from vizoo.datasets.mvs.transforms import ColourJitter, RandomCrop
+from vizoo.datasets.mvs.transforms import ColourJitter, PoseError, RandomCrop
 from vizoo.datasets.shelf import Shelf
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.vision.io.images import read_pixels
@@ -288,8 +288,36 @@ class TestAugmentation:
         still = ColourJitter(0, 0)(sample)["images"]
         torch.testing.assert_close(still, before)
 
+    def test_poses_are_off_by_as_much_as_asked(self, scene):
+        sample = scene.sample(0, [1, 2])
+        before = sample["extrinsics"].clone()
+        off = [
+            PoseError(0.5, 0.1)(sample, torch.Generator().manual_seed(seed))["extrinsics"]
+            for seed in range(200)
+        ]
+        again = PoseError(0.5, 0.1)(sample, torch.Generator().manual_seed(3))["extrinsics"]
+        assert torch.equal(again, off[3]) and torch.equal(sample["extrinsics"], before)
+        poses = torch.stack(off).double()
+        assert torch.equal(poses[:, 0], before[:1].double().expand(200, -1, -1))
+        rotation, old = poses[:, 1:, :3, :3], before[1:, :3, :3].double()
+        eye = torch.eye(3).double().expand_as(rotation)
+        torch.testing.assert_close(rotation.mT @ rotation, eye, atol=1e-5, rtol=0)
+        cosine = ((rotation @ old.mT).diagonal(dim1=-2, dim2=-1).sum(-1) - 1) / 2
+        angles = cosine.clamp(-1, 1).acos().rad2deg()
+        # The root of the mean square: that of three draws and of a strength from U(0, 1) is 1.
+        assert 0.4 < angles.square().mean().sqrt() < 0.6
+        centres = -rotation.mT @ poses[:, 1:, :3, 3:]
+        true = -old.mT @ before[1:, :3, 3:].double()
+        reference = -before[0, :3, :3].double().mT @ before[0, :3, 3:].double()
+        moved = (centres - true).norm(dim=2) / (true - reference).norm(dim=1)
+        assert 0.08 < moved.square().mean().sqrt() < 0.12
+        exact = PoseError(0, 0)(sample)["extrinsics"]
+        torch.testing.assert_close(exact, before, atol=1e-5, rtol=1e-5)
+
     def test_names(self):
         assert MVSDataModule().augment is None
+        with pytest.raises(ValueError, match=r"errors of -1 degrees and 0\.1 .* want 0 to 10 and 0"):
+            MVSDataModule(pose_error=(-1, 0.1))
         with pytest.raises(ValueError, match="augmentation 'flip' is none of none, colour"):
             MVSDataModule(augmentation="flip")
         with pytest.raises(ValueError, match="give both sides, or neither"):
