@@ -35,11 +35,11 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from ..common.arguments import check_arguments
 from ..common.files import few
 from ..nas.elastic.base import ElasticModule
 from ..nas.supernet import architecture_of
 from ._lora_layers import ADAPTED, FIXED, FROZEN, Adapted, Frozen
-from .hub._arguments import check_arguments
 from .hub._low_rank import A, B, is_part, merged
 from .hub.registry import list_models, model_info
 from .hub.weights import (

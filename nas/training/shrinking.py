@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
+from ...common.arguments import check_arguments
 from ...common.files import shortened
 from ...common.layers import evaluating
 from ...common.ranks import rank_and_size
@@ -72,6 +73,8 @@ class Stage:
     sort_channels: bool | Literal["magnitude", "taylor"] = False
 
     def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if name != "sort_channels"}
+        check_arguments(f"stage {self.name!r}", Stage, given)
         if self.epochs < 1 or not 0 <= self.warmup_epochs < self.epochs:
             raise ValueError(
                 f"stage {self.name!r}: {self.epochs} epochs with {self.warmup_epochs} of warm-up; "

@@ -23,6 +23,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
+from ...common.arguments import checked
 from ...common.interrupts import raised_interrupts
 from ...common.progress import quiet
 from ...nas.lid.leaves import Leaves
@@ -127,6 +128,7 @@ class FitConfig:
             )
         return values[metric]
 
+    @checked("leaves", "metric", "mode", "device", batches=0, val_batches=0)
     def errors(
         self,
         leaves: Leaves | nn.Module,

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...common.arguments import check_arguments
 from ...nas.conversion.convert import convert
 from ...nas.supernet import architecture_of, subnet_of
 from ..inputs import example_inputs
-from ._arguments import check_arguments
 
 __all__ = ["as_supernet", "built"]
 

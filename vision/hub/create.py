@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from ...common.arguments import checked
 from .download import fetch, find_local
 from .registry import (
     REMOTE,
@@ -120,6 +121,7 @@ def _weights_of(
     return entry.tagged_names[0]
 
 
+@checked("model")
 def load_network(model: str | os.PathLike[str] | nn.Module, task: str) -> nn.Module:
     """The network of a predictor, in evaluation mode: the caller's, copied, or by what is opened.
 

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._arguments import check_arguments
+from ...common.arguments import check_arguments, checked
 
 if TYPE_CHECKING:
     from torch import nn
@@ -180,6 +180,7 @@ def register_model(
     return register
 
 
+@checked("pattern")
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     """Names of the registered models, sorted; or of their trained weights.
 

@@ -14,8 +14,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from ...common.arguments import checked
 from ...common.files import few, write_json, write_text
 from . import _huggingface
 from .download import DownloadError, offline_flag, sha256_of
@@ -23,10 +27,6 @@ from .record import REPOSITORY, Frozen, Source, WeightsRecord, thaw
 from .registry import REMOTE, model_info
 from .released import ADDRESS, CONFIG, FORMAT, read_pretrained
 from .weights import build, weights_of, write_weights
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 __all__ = ["from_pretrained", "push_to_hub", "save_pretrained"]
 
@@ -93,6 +93,7 @@ def save_pretrained(
     return record
 
 
+@checked("source", "revision")
 def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = None) -> nn.Module:
     """Load what `save_pretrained` or `push_to_hub` wrote.
 

@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from ...common.arguments import checked
 from ...common.files import atomic_write, few
 from ...common.system import installed_version
 from ...nas.supernet import activate_part, architecture_of
@@ -63,6 +64,7 @@ class StoredWeights:
     facts: dict[str, Any] = field(default_factory=dict)
 
 
+@checked("path")
 def save_weights(model: nn.Module, path: str | os.PathLike[str], **facts: Any) -> Path:
     """Write a network's weights as safetensors, atomically.
 
@@ -141,6 +143,7 @@ def _sort_metadata(file: Path) -> None:
             stream.write(text)
 
 
+@checked("path")
 def load_weights(path: str | os.PathLike[str]) -> nn.Module:
     """The network that a file was saved from, on the CPU in evaluation mode, strictly loaded.
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from ...common.arguments import checked
 from ...common.counts import Counts, count, on_meta
 from ...common.devices import DTYPES, choose_device
 from ...common.energy import joules
@@ -336,6 +337,7 @@ def bench_for(
     return bench
 
 
+@checked("path", "float_parts", "mixed", "seconds", "seed", "report", samples=2, held_out=0)
 def latency_table(
     net: nn.Module,
     path: str | os.PathLike[str] | None = None,

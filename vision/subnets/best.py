@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...common.arguments import checked
 from ...common.counts import Counts
 from ...common.files import shortened
 from ...common.layers import evaluating
@@ -99,6 +100,7 @@ class Subnet:
         return [kind for kind, limit in self.limits.items() if figure(self.costs, kind) > limit]
 
 
+@checked("predictors", "seed", "report", population=4, generations=0)
 def best_subnet(
     net: str | os.PathLike[str] | nn.Module | Bench,
     limits: Mapping[str, float | str],
@@ -159,6 +161,8 @@ def best_subnet(
     bounds = checked_limits(limits)
     if not isinstance(rounds, Integral) or rounds < 1:
         raise ValueError(f"rounds {rounds}: give a whole number, 1 or more")
+    if predictors is not None and (lacking := [kind for kind in bounds if kind not in predictors]):
+        raise ValueError(f"predictors: none of {', '.join(lacking)}; give those of cost_predictors")
     space = None
     if isinstance(net, (str, os.PathLike)):
         source = os.fspath(net)

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from ...common.arguments import checked
 from ...common.quantities import KINDS
 from ...nas.distributed.search.executor import Executor, SerialExecutor
 from ...nas.efficiency.build import plan
@@ -48,6 +49,20 @@ class SearchedFront:
     left_out: int  #: how many that were predicted to meet the limits are over one by exact count
 
 
+@checked(
+    "samples",
+    "direct",
+    "sampler",
+    "seed",
+    "evaluations",
+    "executor",
+    "storage",
+    "keep",
+    "report",
+    population=4,
+    generations=0,
+    verify=0,
+)
 def search(
     net: nn.Module | Bench,
     evaluate: Callable[[Architecture], float],

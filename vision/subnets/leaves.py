@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from ...common.arguments import checked
 from ...common.ranks import tensor_digest
 from ...nas.lid.leaves import Leaves
 from ...nas.lid.tree import ROOT, SplitTree
@@ -20,7 +21,10 @@ from .bench import load_supernet
 __all__ = ["open_supernet", "open_tree", "unsplit", "weights_digest"]
 
 
-def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
+@checked("source")
+def open_supernet(
+    source: str | os.PathLike[str],
+) -> tuple[Leaves, nn.Module, SearchSpace]:
     """A trained supernet, by what `load_supernet` takes, as a tree without a split.
 
     Returns:
@@ -30,6 +34,7 @@ def open_supernet(source: str) -> tuple[Leaves, nn.Module, SearchSpace]:
         FileNotFoundError: no such file.
         ValueError: no supernet, or weights that are not trained.
     """
+    source = os.fspath(source)
     net, space, trained = load_supernet(source)
     if not trained:
         raise ValueError(
@@ -46,6 +51,7 @@ def unsplit(net: nn.Module, space: SearchSpace, source: str = ROOT) -> Leaves:
     return Leaves(tree, net, lambda _: (state, None))
 
 
+@checked("path")
 def open_tree(path: str | os.PathLike[str]) -> tuple[Leaves, nn.Module, SearchSpace]:
     """The leaves of a tree of splits with their weights, on the CPU in evaluation mode.
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...common.arguments import checked
 from ...common.counts import count_parameters, on_meta
 from ...common.devices import choose_device
 from ...common.files import shortened
@@ -35,6 +36,7 @@ class Ranked:
     parameters: int  #: their number
 
 
+@checked("architectures", "evaluations", "keep", "report")
 def rank(
     leaves: Leaves | nn.Module,
     evaluate: Callable[[Architecture], float],
@@ -69,7 +71,7 @@ def rank(
     if evaluations is None:
         evaluations = Evaluations(tree.space, "error", {})
     # Leaf by leaf, so that each is read once.
-    by_leaf = sorted(dict.fromkeys(architectures), key=tree.leaf_of)
+    by_leaf = sorted(dict.fromkeys(map(tree.space.validate, architectures)), key=tree.leaf_of)
     with as_before(net):
         for done, architecture in enumerate(by_leaf, start=1):
             if architecture not in evaluations.errors:
@@ -89,6 +91,7 @@ def rank(
     return sorted(ranking, key=lambda row: row.error)
 
 
+@checked("levels", "seen", "report")
 def split(
     net: nn.Module,
     config: FitConfig,

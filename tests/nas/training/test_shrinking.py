@@ -244,6 +244,8 @@ def test_numbers_that_do_not_fit():
         Stage("a", 2, lr=-1)
     with pytest.raises(ValueError, match="'a': sort_channels 'tailor': choose true, false, mag"):
         Stage("a", 2, sort_channels="tailor")
+    with pytest.raises(ValueError, match="^stage 'a': epochs must be of type int, not '1'$"):
+        Stage("a", "1")
 
 
 CONFIG = """

@@ -11,8 +11,8 @@ import pytest
 from torch import nn
 
 from vizoo.__main__ import main
+from vizoo.common.arguments import check_arguments
 from vizoo.vision.hub import registry
-from vizoo.vision.hub._arguments import check_arguments
 from vizoo.vision.hub.create import create_model, open_model
 from vizoo.vision.hub.sharing import save_pretrained
 from vizoo.vision.hub.weights import save_weights

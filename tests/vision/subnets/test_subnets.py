@@ -328,6 +328,29 @@ def test_arguments_of_another_kind(net, monkeypatch):
         (lambda: vizoo.split(net, "x.yaml"), "config 'x.yaml': give vizoo.FitConfig.read"),
         (lambda: vizoo.split(net, config, device="tpu"), "device 'tpu' cannot be used here"),
         (lambda: vizoo.split(net, config, {"k": 4}), "splitter {'k': 4}: give a vizoo.nas.lid.Sp"),
+        (
+            lambda: vizoo.split(net, config, levels="2"),
+            "split: levels must be of type int, not '2'",
+        ),
+        (
+            lambda: vizoo.search(net, len, evaluations="x"),
+            "evaluations must be of type Evaluations",
+        ),
+        (lambda: vizoo.search(net, len, executor="x"), "executor must be of type Executor"),
+        (lambda: vizoo.search(net, len, samples="20"), "samples must be of type int, not '20'"),
+        (lambda: vizoo.search(net, len, verify=-1), "search: verify must be at least 0, not -1"),
+        (lambda: vizoo.rank(net, len, [], evaluations={}), "evaluations must be of type Eval"),
+        (lambda: vizoo.rank(net, len, None), "rank: architectures must be of type Iterable"),
+        (lambda: vizoo.rank(net, len, [{"depth": 9}]), "'depth' cannot be 9"),
+        (
+            lambda: vizoo.best_subnet(net, {"macs": 1}, predictors={}),
+            "predictors: none of macs; give those of cost_predictors",
+        ),
+        (lambda: vizoo.latency_table(net, held_out=-1), "held_out must be at least 0, not -1"),
+        (lambda: vizoo.open_supernet(None), "open_supernet: source must be of type str"),
+        (lambda: vizoo.open_tree(None), "open_tree: path must be of type str"),
+        (lambda: config.errors("net.safetensors", "val/error"), "leaves must be of type Leaves"),
+        (lambda: config.errors(net, "val/error", mode="large"), "'max'], not 'large'"),
     ):
         with pytest.raises(ValueError, match=says):
             call()

@@ -1,18 +1,54 @@
-"""Architecture arguments, held to the signature of the function that builds the network."""
+"""Arguments, held to the signature of the function that they are for."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from ...common.files import shortened
+from .files import shortened
 
-__all__ = ["check_arguments"]
+__all__ = ["check_arguments", "checked"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def checked(*names: str, **least: int) -> Callable[[_Function], _Function]:
+    """Let a function refuse, in one line, arguments of other types than its annotations say.
+
+    Args:
+        *names: arguments whose types are checked.
+        **least: likewise, and numbers that are no smaller.
+
+    Example:
+        >>> @checked("name", count=1)
+        ... def draw(name: str, count: int = 8) -> None: ...
+        >>> draw("a", count=0)
+        Traceback (most recent call last):
+        ValueError: draw: count must be at least 1, not 0
+    """
+
+    def decorate(function: _Function) -> _Function:
+        order = tuple(inspect.signature(function).parameters)
+        told = function.__name__
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(order, args, strict=False)) | kwargs
+            check_arguments(told, function, {n: given[n] for n in (*names, *least) if n in given})
+            for name, bound in least.items():
+                if (value := given.get(name)) is not None and value < bound:
+                    raise ValueError(f"{told}: {name} must be at least {bound}, not {value}")
+            return function(*args, **kwargs)
+
+        return cast(_Function, call)
+
+    return decorate
 
 
 def check_arguments(name: str, function: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -46,6 +82,8 @@ def _fits(value: Any, hint: Any) -> bool:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return True
+    if origin is typing.Literal:
+        return value in inner
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
     if hint in (int, float):  # NumPy's numbers too, but True is none, and JSON has no NaN
