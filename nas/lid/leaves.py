@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..space import Architecture, Scalar, SearchSpace
-from ..supernet import activate, search_space
+from ..supernet import activate, as_before, search_space
 from .tree import SplitTree
 
 __all__ = ["Leaves"]
@@ -48,6 +49,20 @@ class Leaves:
         """
         self.load(self.tree.leaf_of(architecture))
         return activate(self.net, architecture)
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Let the network have at the end the leaf's weights that it has now, and run what it runs.
+
+        Weights that are no leaf's, before the first is loaded, are not kept.
+        """
+        held = self._held
+        with as_before(self.net):
+            try:
+                yield
+            finally:
+                if held is not None:
+                    self.load(held)
 
     def load(self, leaf: str) -> None:
         """Let the network have a leaf's weights.

@@ -13,6 +13,7 @@ from ...common.arguments import checked
 from ...common.counts import count_parameters, on_meta
 from ...common.devices import choose_device
 from ...common.files import shortened
+from ...common.layers import evaluating
 from ...nas.distributed.search.executor import score_of
 from ...nas.lid.leaves import Leaves
 from ...nas.lid.splitting import Splitter, joined
@@ -65,14 +66,14 @@ def rank(
         >>> best = vizoo.rank(leaves, errors, [space.smallest(), space.largest()])[0]
     """
     if isinstance(leaves, Leaves):
-        net, tree = leaves.net, leaves.tree
+        net, tree, kept = leaves.net, leaves.tree, leaves.as_before()
     else:
-        net, tree = leaves, SplitTree(space_of(leaves))
+        net, tree, kept = leaves, SplitTree(space_of(leaves)), as_before(leaves)
     if evaluations is None:
         evaluations = Evaluations(tree.space, "error", {})
     # Leaf by leaf, so that each is read once.
     by_leaf = sorted(dict.fromkeys(map(tree.space.validate, architectures)), key=tree.leaf_of)
-    with as_before(net):
+    with kept:
         for done, architecture in enumerate(by_leaf, start=1):
             if architecture not in evaluations.errors:
                 evaluations.errors[architecture] = score_of(evaluate, architecture)
@@ -134,8 +135,15 @@ def split(
         names = ", ".join(splitter.candidates(tree.space))
         raise ValueError(f"levels {levels}: 1 to {most}, by the values of {names}")
 
+    def tried(batches: Iterator[Any]) -> Iterator[Any]:
+        for index, batch in enumerate(batches):
+            if index == 0:  # refuses a network of another task before many batches are waited for
+                with torch.no_grad(), evaluating(net):
+                    config.forward(net, batch)
+            yield batch
+
     def told(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in joined(batches, splitter.batch_size):
+        for batch in joined(tried(batches), splitter.batch_size):
             seen(batch)
             yield batch
 

@@ -703,3 +703,37 @@ def test_rank_and_split_by_a_config(net):
     assert sum(tree.space_of(leaf).count() for leaf in tree.leaves) == space.count()
     with pytest.raises(ValueError, match="levels 99: 1 to "):
         vizoo.split(net, config, Splitter("random"), levels=99)
+
+
+def test_rank_leaves_a_tree_on_the_leaf_that_it_had(net):
+    tree = SplitTree(search_space(net))
+    leaves = tree.split("root", Split("blocks.0.width", ((4,), (16, 64))))
+    for number, leaf in enumerate(leaves):
+        net.stem.bias.data.fill_(number)
+        tree.checkpoints[leaf] = str(save_weights(net, f"{leaf}.safetensors"))
+    tree.save("tree.json")
+    opened, net, space = open_tree("tree.json")
+    chosen = opened.activate(space.smallest())
+
+    def evaluate(architecture):
+        opened.activate(architecture)
+        return float(net.stem.bias[0])
+
+    ranking = vizoo.rank(opened, evaluate, [space.largest(), space.smallest()])
+    assert [row.error for row in ranking] == [0, 1]
+    assert active(net) == chosen and net.stem.bias[0] == 0
+
+
+def test_split_refuses_a_network_of_another_task_at_the_first_batch(net, monkeypatch):
+    drawn = []
+
+    def loader(self, seed):
+        return (drawn.append(1) or [torch.rand(1, 3, 16, 24)] for _ in range(64))
+
+    monkeypatch.setattr(toy_supernet.ToyData, "loader", loader)
+    monkeypatch.setattr(
+        toy_supernet.ToyTask, "predict_step", lambda task, batch, _: task.net(*batch, *batch)
+    )
+    with pytest.raises(ValueError, match="^toy.yaml: ToyTask cannot run this network: Toy.forward"):
+        vizoo.split(net, FitConfig.read("toy.yaml"))
+    assert drawn == [1]
