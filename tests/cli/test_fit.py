@@ -15,6 +15,7 @@ from trainers import fit_forked
 from vizoo.__main__ import main
 from vizoo.cli._lightning import VizooCLI
 from vizoo.vision import callbacks, progress
+from vizoo.vision.configs.agreement import check_agreement
 
 FIT = ["fit", "--config", "toy.yaml"]
 
@@ -242,6 +243,23 @@ def test_a_checkpoint_may_not_override_the_config(toy, capsys):
     assert main(["fit", "-c", "toy.yaml", "--trainer.max_epochs=3", *last]) == 0
     assert checkpoint()["hyper_parameters"]["lr"] == 0.5
     assert checkpoint()["epoch"] == 2
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("takes", [False, True])
+def test_weights_alone_are_advised_where_the_task_takes_them(tmp_path, takes, wrapped):
+    stored = {"lr": 0.1, **({"init_weights": None} if takes else {})}
+    given = {"class_path": "own.Task", "init_args": {"lr": 0.2}}
+    if wrapped:
+        stored = {"task": {"class_path": "own.Task", "init_args": stored}}
+        given = {"class_path": "own.Trained", "init_args": {"task": given}}
+    content = {"pytorch-lightning_version": "2.6.6", "hyper_parameters": stored}
+    torch.save(content, tmp_path / "own.ckpt")
+    with pytest.raises(
+        ValueError, match="lr is 0.2 here and 0.1 there; make them agree"
+    ) as refused:
+        check_agreement(tmp_path / "own.ckpt", given, "fit")
+    assert ("init_weights" in str(refused.value)) == takes
 
 
 def test_of_another_class_no_settings_are_compared(toy, capsys):
@@ -539,6 +557,7 @@ def test_what_a_terminal_shows(toy):
     code = f"""
 import os
 from vizoo.__main__ import main
+from vizoo.vision.configs.agreement import check_agreement
 assert main({[*FIT, *SHOWN]}) == 0
 print("PLAIN", flush=True)
 os.environ["NO_COLOR"] = "1"

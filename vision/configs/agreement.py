@@ -49,12 +49,14 @@ def check_agreement(path: Path, given: dict[str, Any], subcommand: str) -> None:
     ]
     if differing:
         instead = "start a new stage from" if subcommand == "fit" else f"{subcommand} with"
-        start = "model"
+        start, theirs = "model", stored
         while isinstance(inner := (given.get("init_args") or {}).get("task"), dict):
             given, start = inner, f"{start}.task"  # which has the network
+            theirs = (theirs.get("task") or {}).get("init_args") or {}
+        alone = f", or {instead} its weights alone: {start}.{START} instead of ckpt_path"
         raise ValueError(
             f"{path}: the checkpoint would override your config: {'; '.join(differing)}; make them "
-            f"agree, or {instead} its weights alone: {start}.{START} instead of ckpt_path"
+            f"agree{alone if START in theirs else ''}"
         )
 
 
