@@ -52,7 +52,8 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the encoding is unknown, or the file does not hold it.
+        ValueError: the encoding is unknown, the file does not hold it, or all disparities in it are
+            of the other sign.
     """
     path = Path(path)
     encoding = encoding or _encoding_of(path)
@@ -82,6 +83,13 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
     with np.errstate(over="ignore", invalid="ignore"):
         values = np.ascontiguousarray(values, dtype=np.float32)
         valid = np.isfinite(values) & (values > 0)
+    negative = values[np.isfinite(values) & (values < 0)]
+    # One value alone may stand for what is unknown.
+    if not valid.any() and len(negative) and negative.min() < negative.max():
+        raise ValueError(
+            f"{path}: disparities are negative, {negative.min():g} to {negative.max():g}; wanted "
+            "are positive ones, where the left pixel x matches the right pixel x - d: negate them"
+        )
     disparity = np.where(valid, values, np.float32(0))
     return torch.from_numpy(disparity)[None], torch.from_numpy(valid)[None]
 

@@ -174,3 +174,14 @@ def test_real_files(shared):
     assert read.max() == 55 and 0.9 < valid.float().mean() < 1
     with pytest.raises(ValueError, match="8 bits"):
         read_disparity(data / "stereo_real/cones/gt.png")
+
+
+def test_disparities_of_the_other_sign_are_refused(tmp_path):
+    file = tmp_path / "left.npy"
+    np.save(file, -np.arange(12, dtype=np.float32).reshape(3, 4))
+    with pytest.raises(
+        ValueError, match="left.npy: disparities are negative, -11 to -1; .* negate"
+    ):
+        read_disparity(file)
+    np.save(file, np.full((3, 4), -1, np.float32))  # unknown everywhere
+    assert not read_disparity(file)[1].any()
