@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.arguments import checked
 from ..common.files import write_json
 from ..vision.io.images import ImageLike, as_image, write_image
 from . import NOTICE
@@ -148,6 +149,7 @@ class ImagePredictor:
         ValueError: no such model, no trained weights for it, or members of other classes.
     """
 
+    @checked("model")
     def __init__(
         self,
         model: str | os.PathLike | nn.Module,

@@ -35,7 +35,7 @@ def checked(*names: str, **least: int) -> Callable[[_Function], _Function]:
 
     def decorate(function: _Function) -> _Function:
         order = tuple(inspect.signature(function).parameters)
-        told = function.__name__
+        told = function.__qualname__.removesuffix(".__init__")
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -89,6 +89,9 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint in (int, float):  # NumPy's numbers too, but True is none, and JSON has no NaN
         kind = Integral if hint is int else Real
         return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
+    if origin is tuple and ... not in inner:
+        listed = isinstance(value, (tuple, list)) and len(value) == len(inner)
+        return listed and all(map(_fits, value, inner))
     if origin is Sequence:
         listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
         return listed and all(_fits(item, inner[0]) for item in value)

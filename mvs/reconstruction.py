@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..common.arguments import checked
 from ..common.files import read_json, write_json
 from ..common.summaries import item_summary, run_summary
 from ..common.system import installed_version
@@ -59,6 +60,7 @@ _LONGEST = 1920  # pixels; the largest images of the published evaluations
 _SHOWN = 1_500_000  # points in the picture of the cloud
 
 
+@checked("predictor", "scene", "out")
 def reconstruct(
     predictor: MVSPredictor,
     scene: Scene,

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
+from ..common.arguments import checked
 from ..common.files import atomic_write
 from ..common.progress import quiet
 from ..common.system import installed_version
@@ -60,6 +61,7 @@ class Exported:
         return max(check.mean for check in self.checks)
 
 
+@checked("model", "path", "to", "size", "progress", batch=1)
 def export(
     model: nn.Module | str | os.PathLike[str],
     path: str | os.PathLike[str],

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..common.arguments import checked
 from ..common.counts import count, count_parameters
 from ..common.energy import joules
 from ..common.memory import PeakMemory
@@ -19,6 +20,7 @@ from .inputs import example_inputs
 __all__ = ["benchmark"]
 
 
+@checked("net", "dtype", "seconds", height=1, width=1, batch=1)
 def benchmark(
     net: nn.Module,
     height: int,

@@ -77,6 +77,7 @@ class FitConfig:
             )
         return cls(name, made.model, made.data)
 
+    @checked("net", batches=0)
     def recalibrate(
         self, net: nn.Module, batches: int, device: torch.device | str = "cpu"
     ) -> dict[str, Any]:
@@ -106,6 +107,7 @@ class FitConfig:
             recalibrate(net, counted(loaded), forward=self.forward)
         return seen
 
+    @checked("net", batches=0)
     def evaluate(
         self, net: nn.Module, metric: str, device: torch.device | str = "cpu", batches: int = 0
     ) -> float:

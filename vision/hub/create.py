@@ -32,6 +32,7 @@ from .weights import StoredWeights, build, describe, load_state, read_weights
 __all__ = ["beside_weights", "create_model", "is_name", "load_network", "open_model", "read_source"]
 
 
+@checked("weights")
 def create_model(
     name: str,
     *,

@@ -34,6 +34,7 @@ _WEIGHTS = "model.safetensors"
 _CARD = "README.md"
 
 
+@checked("model", "folder")
 def save_pretrained(
     model: nn.Module,
     folder: str | os.PathLike[str],
@@ -114,6 +115,7 @@ def from_pretrained(source: str | os.PathLike[str], *, revision: str | None = No
     return build(read_pretrained(name), name)
 
 
+@checked("model", "repository")
 def push_to_hub(
     model: nn.Module | str | os.PathLike[str],
     repository: str,
