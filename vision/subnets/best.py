@@ -58,8 +58,8 @@ _Objective = Callable[[Sequence[Architecture]], Sequence[float]]
 _Report = Callable[[int, int], None]
 _Shares = Mapping[Architecture, Mapping[str, float]]
 _ROUNDS = 5
-_SPARE = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
-_IDLE = 0.05  # further below the limit than this is worth another round
+_MARGINS = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
+_SLACK = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100  # subnets that predictions are learned from, and as many while searching
 _PROMISES = 8  # what predictions promise to meet limits is counted for so many architectures
 _WINNERS = 20  # of a search's best at most so many are counted
@@ -421,73 +421,81 @@ def search_within(
     counts = {a: bench.counts(a) for a, shares in known.items() if shares}
     given, objective = objective, objective or most_macs(predictors, counts)
     if bench.mixed:
-        objective = _grown(bench, objective, alone=given is not None)
-    searched = partial(
+        objective = _raised_by_int8(bench, objective, alone=given is not None)
+    search = partial(
         evolve, bench.space, objective, seed=seed, population=population, generations=generations
     )
-    aims = {kind: bound * (1 - _SPARE.get(kind, 0.0)) for kind, bound in bounds.items()}
+    aims = {kind: bound * (1 - _MARGINS.get(kind, 0.0)) for kind, bound in bounds.items()}
     try:
         Limits(bench.space, constraints(predictors, aims, known)).refuge()
-    except UnreachableError:  # a limit within reach stays so, whatever is to be spared
+    except UnreachableError:  # a limit within reach stays so, whatever the margin
         aims = dict(bounds)
-    # Aims between which the next ones lie: the last met and the last missed.
-    low, high = dict.fromkeys(bounds, 0.0), dict.fromkeys(bounds, math.inf)
-    tried: dict[Architecture, dict[str, Any]] = {}
+    met, missed = dict.fromkeys(bounds, 0.0), dict.fromkeys(bounds, math.inf)  # the last such aims
+    measured: dict[Architecture, dict[str, Any]] = {}
     told: list[dict[str, Any]] = []
     for _ in range(rounds):
-        try:
-            architecture = _promising(
-                bench, searched, predictors, objective, bounds, aims, known, counts
-            )
-        except UnreachableError:  # predictions are wrong by more than what is to be spared
-            architecture = bench.space.smallest()
-        predicted = {kind: predictors[kind](architecture) for kind in bounds}
-        again = architecture in tried
+        winner = _winner(bench, search, predictors, objective, bounds, aims, known, counts)
+        predicted = {kind: predictors[kind](winner) for kind in bounds}
+        again = winner in measured
         if not again:
-            tried[architecture] = costs = bench.costs(architecture)
-            measured = {kind: figure(costs, kind) for kind in bounds}
-            told.append({"aimed_at": dict(aims), "predicted": predicted, "found": measured})
-            known[architecture] = {kind: measured[kind] / bound for kind, bound in bounds.items()}
-        ratios = known[architecture]
-        worst = max(ratios.values())
-        if again and worst > 1 or 1 - _IDLE <= worst <= 1:
+            measured[winner] = costs = bench.costs(winner)
+            found = {kind: figure(costs, kind) for kind in bounds}
+            told.append({"aimed_at": dict(aims), "predicted": predicted, "found": found})
+            known[winner] = {kind: found[kind] / bound for kind, bound in bounds.items()}
+        worst = max(known[winner].values())
+        if again and worst > 1 or 1 - _SLACK <= worst <= 1:
             break
-        for kind, ratio in ratios.items():
-            if ratio > 1:
-                high[kind] = aims[kind]
-            elif worst <= 1 and ratio == worst:
-                low[kind] = aims[kind]
-            else:
-                continue
-            aim = (1 - _SPARE.get(kind, 0.001)) * predicted[kind] / ratio
-            within = low[kind] < aim < high[kind]
-            aims[kind] = aim if within else (low[kind] + high[kind]) / 2
+        _move_aims(aims, met, missed, predicted, known[winner])
         if math.inf in aims.values():  # the best that predictions allow, and it is met
             break
 
     def order(architecture: Architecture) -> tuple[float, float]:
-        excess = (figure(tried[architecture], kind) / bound for kind, bound in bounds.items())
-        return max(1.0, *excess), objective([architecture])[0]
+        return max(1.0, *known[architecture].values()), objective([architecture])[0]
 
-    chosen = min(tried, key=order)
-    return chosen, tried[chosen], told
+    best = min(measured, key=order)
+    return best, measured[best], told
 
 
-def _grown(bench: Bench, objective: _Objective, alone: bool) -> _Objective:
+def _raised_by_int8(bench: Bench, objective: _Objective, alone: bool) -> _Objective:
     """An objective raised by what int8 costs; it is asked about architectures alone, or whole."""
 
-    def grown(architectures: Sequence[Architecture]) -> list[float]:
+    def raised(architectures: Sequence[Architecture]) -> list[float]:
         asked = [bench.alone(a) for a in architectures] if alone else architectures
         pairs = zip(architectures, objective(asked), strict=True)
         factors = [(score, 1 + bench.growth(architecture)) for architecture, score in pairs]
         return [score * factor if score > 0 else score / factor for score, factor in factors]
 
-    return grown
+    return raised
 
 
-def _promising(
+def _move_aims(
+    aims: dict[str, float],
+    met: dict[str, float],
+    missed: dict[str, float],
+    predicted: Mapping[str, float],
+    shares: Mapping[str, float],
+) -> None:
+    """Move those that were missed or, where all are met, that of the limit which binds.
+
+    An aim moves by the ratio of what was `predicted` to the limit's share that was measured, or, if
+    that is not between the last aim `met` and the last one `missed`, to their middle.
+    """
+    worst = max(shares.values())
+    for kind, share in shares.items():
+        if share > 1:
+            missed[kind] = aims[kind]
+        elif share == worst:
+            met[kind] = aims[kind]
+        else:
+            continue
+        aim = (1 - _MARGINS.get(kind, 0.001)) * predicted[kind] / share
+        between = met[kind] < aim < missed[kind]
+        aims[kind] = aim if between else (met[kind] + missed[kind]) / 2
+
+
+def _winner(
     bench: Bench,
-    searched: Callable[..., SearchResult],
+    search: Callable[..., SearchResult],
     predictors: dict[str, CostRegressor],
     objective: _Objective,
     bounds: Mapping[str, float],
@@ -495,19 +503,22 @@ def _promising(
     known: dict[Architecture, dict[str, float]],
     counts: dict[Architecture, Counts],
 ) -> Architecture:
-    """The best architecture that is `searched` within the aims, by counts where these are bounded.
+    """The best architecture that is found within the aims, by counts where these are bounded.
 
     What is counted for it is added to `known` and `counts`, and `predictors` learn from it.
     """
     counted = [kind for kind in bounds if kind != "latency"]
     while True:
-        found = searched(constraints=constraints(predictors, aims, known))
+        try:
+            found = search(constraints=constraints(predictors, aims, known))
+        except UnreachableError:  # predictions are wrong by more than the margin
+            return bench.space.smallest()
         ranked = sorted(found.evaluated, key=lambda item: item.scores)
-        winners = [item.architecture for item in ranked[:_WINNERS]]
-        if not counted or winners[0] in known:
-            return winners[0]
+        best = [item.architecture for item in ranked[:_WINNERS]]
+        if not counted or best[0] in known:
+            return best[0]
         more: dict[Architecture, Counts] = {}
-        for architecture in winners:
+        for architecture in best:
             if architecture in known:
                 break
             more[architecture] = figures = bench.counts(architecture)
@@ -518,7 +529,7 @@ def _promising(
         if len(counts) >= _COUNTED:
             limits = Limits(bench.space, constraints(predictors, aims, known))
             within = [architecture for architecture in counts if limits.satisfied(architecture)]
-            return min(within or winners[:1], key=lambda architecture: objective([architecture])[0])
+            return min(within or best[:1], key=lambda architecture: objective([architecture])[0])
         for kind in predictors.keys() - {"latency"}:
             own = {a: getattr(figures, kind) for a, figures in more.items()}
             predictors[kind] = predictors[kind].refined(own)
