@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._errors import Errors, examiner, lines, recalibrated
-from ._supernets import add_conditions, add_limits, limits, open_table, set_up
-from ._work import check_file, check_least, parse_size
+from ._errors import Errors, examiner, recalibrated
+from ._subnet import bench_and_table, lines
+from ._supernets import add_conditions, add_limits, limits
+from ._work import check_file, check_least
 
 if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
@@ -79,43 +80,31 @@ def run(args: argparse.Namespace) -> int:
     _check(args, out, bounds)
 
     from ..common.files import write_json
+    from ..common.progress import progress_bar
     from ..nas.efficiency.provenance import software
     from ..nas.training.evaluation import open_subnet
     from ..vision.configs.task import FitConfig
     from ..vision.hub.weights import save_weights
-    from ..vision.subnets.bench import begun, load_supernet
-    from ..vision.subnets.best import cost_predictors, cut, moved_table, table_beside, within_reach
+    from ..vision.subnets.bench import load_supernet
+    from ..vision.subnets.best import OWN_TABLE, cut
 
     start = time.perf_counter()
     config = FitConfig.read(args.recalibrate) if args.recalibrate else None
     net, space, trained = load_supernet(args.supernet)
     judge = examiner(args, net, trained)
     wanted = None if args.architecture is None else open_subnet(space, args.architecture)
-    table, own = open_table(args), out.with_suffix(".latency.json")
-    measured = wanted is None and "latency" in bounds and table is None
-    # One that an earlier run measured here, for this very file, is better than one moved here.
-    near = None
-    if measured and not own.exists():
-        size = parse_size(args.input, "--input", "288x576") if args.input else None
-        how = size, args.batch, args.device, args.dtype, args.runtime, args.mixed
-        near = table_beside(args.supernet, net, space, *how)
-    bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
-    if measured and near is None and begun(bench, own) is None:
-        raise ValueError(
-            f"{own}: a latency table of another supernet, size or machine; name another --out, or "
-            "remove it"
-        )
-    if near is not None:
-        table = moved_table(near, bench)
-    if wanted is None and table is not None and (limit := bounds.get("latency")):
-        within_reach(bench, cost_predictors(bench, table), {"latency": limit})
+    limit = bounds.get("latency") if wanted is None else None
+    bench, table, near, own = bench_and_table(args, net, space, trained, limit)
     # Before the search, so that a config that will not do costs nothing.
     errors = None if judge is None else Errors(bench, judge, config, args.batches)
     if errors is not None:
         errors.of_largest(remember=args.evaluate is None)
-    named = None
+    if table is not None and own is not None:
+        with progress_bar("measuring subnets, since no --table is given") as tell:
+            table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
+    objective = None
     if wanted is None:
-        subnet, named = _searched(args, bench, bounds, table, own if measured else None)
+        subnet, objective = _searched(args, bench, bounds, table)
     else:
         subnet = cut(bench, wanted, bounds, {}, bench.costs(wanted), [])
     estimated = recalibrated(subnet.network, errors, config, args.batches, bench)
@@ -128,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         "missed": subnet.missed,
         "predicted": subnet.predicted,
         **subnet.costs,
-        "objective": named,
+        "objective": objective,
         "rounds": subnet.rounds,
         "difference_to_supernet": subnet.difference,
         "recalibrated": estimated,
@@ -136,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
         "conditions": subnet.conditions.to_json(),
         "described": str(subnet.conditions),
         "software": software(),
-        "table": str(own) if measured and near is None else args.table,
+        "table": args.table if own is None else str(own),
         "table_moved_from": None if near is None else str(near.conditions),
     }
     kept = "supernet limits predicted measured recalibrated errors described software".split()
@@ -148,22 +137,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _searched(
-    args: argparse.Namespace,
-    bench: Bench,
-    bounds: dict[str, float],
-    table: LatencyTable | None,
-    own: Path | None,
+    args: argparse.Namespace, bench: Bench, bounds: dict[str, float], table: LatencyTable | None
 ) -> tuple[Subnet, str]:
-    """The best subnet, and what it was chosen for; `own` is where a table that is needed goes."""
+    """The best subnet, and what it was chosen for."""
     from ..common.progress import progress_bar
-    from ..vision.subnets.bench import begun
-    from ..vision.subnets.best import OWN_TABLE, best_subnet, cost_predictors
+    from ..vision.subnets.best import best_subnet, cost_predictors
     from ..vision.subnets.evaluations import Evaluations, evaluations_beside
 
-    if table is None and own is not None:
-        with progress_bar("measuring subnets, since no --table is given") as tell:
-            table = begun(bench, own) or bench.table()
-            table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective, named = None, "most multiply-adds"
     if args.evaluations is None:
         evaluations = evaluations_beside(args.supernet, bench.networks)

@@ -1,0 +1,102 @@
+"""What `vizoo subnet` measures on, and what it says."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..common.quantities import show_joules, show_quantity
+from ._supernets import open_table, set_up
+from ._work import parse_size
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..nas.efficiency.table import LatencyTable
+    from ..nas.space import SearchSpace
+    from ..vision.subnets.bench import Bench
+
+_COSTS = {"parameters": "parameters", "macs": "multiply-adds", "memory": "of activations"}
+
+
+def bench_and_table(
+    args: argparse.Namespace, net: nn.Module, space: SearchSpace, trained: bool, limit: float | None
+) -> tuple[Bench, LatencyTable | None, LatencyTable | None, Path | None]:
+    """The bench, and its latency table, which a limit on latency needs.
+
+    Behind them the table of another machine that it was moved from, or the file in which it has to
+    be completed.
+    """
+    from ..vision.subnets.bench import begun
+    from ..vision.subnets.best import cost_predictors, moved_table, table_beside, within_reach
+
+    table, near, own = open_table(args), None, None
+    if limit and table is None:
+        own = Path(args.out).with_suffix(".latency.json")
+        # One that an earlier run measured here, for this very file, is better than one moved here.
+        if not own.exists():
+            size = parse_size(args.input, "--input", "288x576") if args.input else None
+            how = size, args.batch, args.device, args.dtype, args.runtime, args.mixed
+            near = table_beside(args.supernet, net, space, *how)
+    bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
+    if near is not None:
+        table, own = moved_table(near, bench), None
+    if own is not None:
+        if (table := begun(bench, own)) is None:
+            told = "a latency table of another supernet, size or machine"
+            raise ValueError(f"{own}: {told}; name another --out, or remove it")
+    elif limit and table is not None:
+        within_reach(bench, cost_predictors(bench, table), {"latency": limit})
+    return bench, table, near, own
+
+
+def lines(report: dict[str, Any]) -> str:
+    """What the command says without --json."""
+    measured = report["measured"]
+    known = "" if report["joules"] is None else f"{show_joules(report['joules'])}, by "
+    costs = (f"{show_quantity(kind, report[kind])} {name}" for kind, name in _COSTS.items())
+    lines = [
+        f"{report['file']}: subnet of {report['supernet']}"
+        + ("" if report["trained"] else " (random weights: the supernet is not trained)"),
+        f"  chosen for the {report['objective']}" if report["objective"] else "  as was asked for",
+        f"  {measured['median']:.1f} ms (p10 {measured['p10']:.1f}, p90 {measured['p90']:.1f}) on "
+        f"{report['described']}",
+        f"  energy: {known}{report['energy']}",
+        f"  {', '.join(costs)}",
+    ]
+    for kind, bound in report["limits"].items():
+        value = measured["median"] if kind == "latency" else report[kind]
+        value = show_quantity(kind, value)
+        predicted = report["predicted"].get(kind)
+        told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
+        if kind == "latency" and report["table_moved_from"]:
+            told += f" by a table of {report['table_moved_from'].partition(',')[0]}, moved here"
+        met = "met" if kind not in report["missed"] else "MISSED"
+        lines.append(f"  limit on {kind}: {show_quantity(kind, bound)}, {met} with {value}{told}")
+    same = report["difference_to_supernet"]
+    lines.append("  equals the supernet" + (f" to {same:.1e}" if same else " bit for bit"))
+    lines += _error_lines(report["errors"])
+    if report["recalibrated"]:
+        lines.append(f"  batch norms estimated on {report['recalibrated']['samples']} samples")
+    else:
+        lines.append("  batch norms are the supernet's: --recalibrate CONFIG estimates its own")
+    return "\n".join(lines)
+
+
+def _error_lines(errors: dict[str, Any] | None) -> list[str]:
+    """What the command says of them."""
+    if errors is None:
+        return ["  errors are not measured: --evaluate CONFIG|FOLDER does"]
+    lines = []
+    for name in errors["shown"]:
+        before, after, *largest = (
+            "-" if (value := errors[whose][when][name]) is None else f"{value:.3g}"
+            for whose in ("subnet", "largest")
+            for when in ("before", "after")
+        )
+        lines.append(
+            f"  {name} {before}, with batch norms estimated anew {after}; the largest subnet "
+            f"{largest[0]} and {largest[1]} ({errors['config']})"
+        )
+    return lines
