@@ -110,10 +110,10 @@ class FewShotTraining(SupernetTask):
         self.node = ROOT
         self._files: TreeFolder | None = None
         self._helpers = HelperProcesses(processes - 1)
-        self._next: str | None = None
+        self._claimed: str | None = None
         self._first_step = 0
-        self._limit = self.schedule.total
-        self._begun: dict[str, Any] = {}
+        self._max_epochs = self.schedule.total
+        self._origin: dict[str, Any] = {}
 
     @property
     def space(self) -> SearchSpace:
@@ -137,7 +137,7 @@ class FewShotTraining(SupernetTask):
             rank_zero_info(f"max_epochs {loop.max_epochs}: the levels have {total}, which is all")
         if loop.max_epochs is None or not 0 <= loop.max_epochs <= total:
             loop.max_epochs = total
-        self._limit = loop.max_epochs
+        self._max_epochs = loop.max_epochs
         if self.folder is None:
             self.folder = Path(self.trainer.log_dir or self.trainer.default_root_dir) / "leaves"
         # A checkpoint keeps it for a resumed run, which may be started elsewhere.
@@ -168,7 +168,7 @@ class FewShotTraining(SupernetTask):
         )
         if not self._brief:
             # What was stopped behind its last epoch may have a node to finish, or others to train.
-            self.trainer.fit_loop.max_epochs = self._limit + 1
+            self.trainer.fit_loop.max_epochs = self._max_epochs + 1
 
     def on_train_start(self) -> None:
         """Open the folder, and go on with a resumed node or take the first free one."""
@@ -177,19 +177,19 @@ class FewShotTraining(SupernetTask):
                 f"{self.trainer.ckpt_path} was written within an epoch: resume from one of an "
                 f"epoch's end, or leave ckpt_path out to go on with what {self.folder} lacks"
             )
-        resumed = bool(self._begun)
+        resumed = bool(self._origin)
         if not resumed:
-            self._begun["seed"] = torch.initial_seed()
-            self._begun["weights"] = f"{tensor_digest(self.state_dict().values()):x}"
+            self._origin["seed"] = torch.initial_seed()
+            self._origin["weights"] = f"{tensor_digest(self.state_dict().values()):x}"
         if not self._brief:
             self._open_folder(resumed)
-            self._set_end()
+            self._set_max_epochs()
         self.task.on_train_start()
 
     def on_train_epoch_start(self) -> None:
         """Begin the next node where one was taken; what is random depends on the epoch alone."""
-        if self._next is not None:
-            self._begin(self._next)
+        if self._claimed is not None:
+            self._start_node(self._claimed)
         self._seed(self.current_epoch, "data")
         loop = self.trainer.fit_loop
         if self.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting:
@@ -199,7 +199,7 @@ class FewShotTraining(SupernetTask):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
         """Tell waiting processes of progress; what is random depends on the batch alone."""
-        self._sign()
+        self._heartbeat()
         self._seed(self.current_epoch, batch_idx)
         return self.task.on_train_batch_start(batch, batch_idx)
 
@@ -211,14 +211,14 @@ class FewShotTraining(SupernetTask):
 
     def on_validation_batch_start(self, *_: Any) -> None:
         """Tell waiting processes that training goes on."""
-        self._sign()
+        self._heartbeat()
 
     def on_train_end(self) -> None:
         """Refuse to end while a node of this tree has not been trained."""
         self.task.on_train_end()
-        self.trainer.fit_loop.max_epochs = self._limit
-        if self._files is not None and self._limit == self.schedule.total:
-            if left := self._everywhere(self._files.left, self.schedule.nodes):
+        self.trainer.fit_loop.max_epochs = self._max_epochs
+        if self._files is not None and self._max_epochs == self.schedule.total:
+            if left := self._on_rank_zero(self._files.left, self.schedule.nodes):
                 raise ValueError(
                     f"{self.folder}: the fit was stopped before node {', '.join(left)} was "
                     "trained; start it again to go on"
@@ -241,7 +241,7 @@ class FewShotTraining(SupernetTask):
         checkpoint["few_shot"] = {
             "node": self.node,
             "first_step": self._first_step,
-            "begun": self._begun,
+            "begun": self._origin,
             "folder": str(self.folder),
             "tree": self.tree.to_json(),
         }
@@ -255,7 +255,7 @@ class FewShotTraining(SupernetTask):
         self.node, self._first_step = state["node"], state["first_step"]
         self.tree = SplitTree.from_json(state["tree"])
         self.folder = Path(state["folder"])
-        self._begun = state["begun"]
+        self._origin = state["begun"]
 
     def _check_depth(self) -> None:
         """Raise a ValueError where the space cannot be split so often, or nothing is profiled."""
@@ -282,13 +282,13 @@ class FewShotTraining(SupernetTask):
             self._files.open(self._about(), resumed)
             if not (resumed or self.schedule.inherit):
                 self._files.start(self.state_dict())
-        goes_on = resumed and self._everywhere(self._files.take, self.node)
+        goes_on = resumed and self._on_rank_zero(self._files.take, self.node)
         if self._helpers.count:
             self._helpers.start(self.trainer, folder)
         if goes_on:
             self._end_epoch()  # what was stopped in a split still has to find it
         else:
-            self._claim()
+            self._claim_node()
 
     def _about(self) -> dict[str, Any]:
         """All that weights and splits depend on."""
@@ -305,7 +305,7 @@ class FewShotTraining(SupernetTask):
             "gradient_clip_val": trainer.gradient_clip_val,
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
             "steps_per_epoch": self._steps_per_epoch(),
-            **self._begun,
+            **self._origin,
         }
         about.pop("task.init_weights", None)  # the weights themselves say it
         if trainer.datamodule is not None:  # type: ignore[attr-defined]
@@ -316,45 +316,45 @@ class FewShotTraining(SupernetTask):
 
     def _seed(self, *where: Any) -> None:
         """Let what is random depend on the seed and the place in the tree's epochs alone."""
-        number = digest(f"{self._begun['seed']}:{where}") % 2**32
+        number = digest(f"{self._origin['seed']}:{where}") % 2**32
         random.seed(number)
         np.random.seed(number)
         torch.manual_seed(number)
 
-    def _everywhere(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _on_rank_zero(self, function: Callable[..., Any], *args: Any) -> Any:
         """What a function returns in the first process, which alone runs it."""
         result = function(*args) if self.trainer.is_global_zero else None
         return self.trainer.strategy.broadcast(result)
 
-    def _sign(self) -> None:
+    def _heartbeat(self) -> None:
         """Tell processes that wait for the node that it makes progress."""
         if leader_is_gone():
             raise SystemExit("the process that started this one has ended")
         if self._files is not None:
             self._files.sign()
 
-    def _check_end(self, *_: Any) -> None:
+    def _check_alive(self, *_: Any) -> None:
         """End where the process was told to, between the places where Lightning looks."""
-        self._sign()
+        self._heartbeat()
         if self.trainer.received_sigterm:
             raise SIGTERMException
 
     def _end_epoch(self) -> None:
         """Behind a node's last epoch finish it and take the next; stop at the limit."""
-        if self._processed == self.schedule.of(self.node).stop:
-            self._finish()
-            self._claim()
-        elif self._processed >= self._limit:
+        if self._epochs_done == self.schedule.of(self.node).stop:
+            self._finish_node()
+            self._claim_node()
+        elif self._epochs_done >= self._max_epochs:
             self.trainer.should_stop = True
-        self._set_end()
+        self._set_max_epochs()
 
-    def _set_end(self) -> None:
-        """Let the loop end with the last epoch, unless that came before others' nodes."""
-        behind = self._processed >= self._limit
-        self.trainer.fit_loop.max_epochs = self._limit + (behind and self._next is not None)
+    def _set_max_epochs(self) -> None:
+        """Let the loop end with the last epoch, or begin one more that goes back to a node."""
+        goes_back = self._claimed is not None and self._epochs_done >= self._max_epochs
+        self.trainer.fit_loop.max_epochs = self._max_epochs + goes_back
 
     @property
-    def _processed(self) -> int:
+    def _epochs_done(self) -> int:
         """How many epochs have trained on all their batches."""
         return cast("_ProcessedTracker", self.trainer.fit_loop.epoch_progress.current).processed
 
@@ -363,27 +363,20 @@ class FewShotTraining(SupernetTask):
         """The folder, once training has begun."""
         return cast("TreeFolder", self._files)
 
-    def _claim(self) -> None:
+    def _claim_node(self) -> None:
         """Take the next node, which the next epoch begins; stop where none is left."""
-        names = [n for n in self.schedule.nodes if self.schedule.of(n)[0] < self._limit]
-        self._next = self._everywhere(self._opened.claim, names, self._check_end)
-        if self._next is None:
+        names = [n for n in self.schedule.nodes if self.schedule.of(n)[0] < self._max_epochs]
+        self._claimed = self._on_rank_zero(self._opened.claim, names, self._check_alive)
+        if self._claimed is None:
             self.trainer.should_stop = True
             rank_zero_info(f"{self.folder}: all {len(names)} nodes are trained")
 
-    def _begin(self, name: str) -> None:
-        self.node, self._next = name, None
+    def _start_node(self, name: str) -> None:
+        self.node, self._claimed = name, None
         self.tree = self._opened.read()
         self._first_step = self.global_step
         epochs, nodes = self.schedule.of(name), self.schedule.nodes
-        progress = self.trainer.fit_loop.epoch_progress.current
-        skipped = epochs[0] - self.current_epoch  # by nodes of other processes
-        for count in ("ready", "started", "processed", "completed"):
-            setattr(progress, count, getattr(progress, count) + skipped)
-        for loader in _pytree.tree_leaves(self.trainer.train_dataloader):
-            set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epochs[0])
+        self._go_to(epochs[0])
         if name != ROOT:
             self._start_from_parent(name)
             for config in self.trainer.lr_scheduler_configs:
@@ -392,6 +385,17 @@ class FewShotTraining(SupernetTask):
             f"node {name} ({nodes.index(name) + 1} of {len(nodes)}, epochs {epochs[0] + 1} to "
             f"{epochs[-1] + 1}): {self.space.count():.6g} subnets"
         )
+
+    def _go_to(self, epoch: int) -> None:
+        """Let the loop and the samplers be in an epoch: other processes train those between."""
+        progress = self.trainer.fit_loop.epoch_progress.current
+        skipped = epoch - self.current_epoch
+        for count in ("ready", "started", "processed", "completed"):
+            setattr(progress, count, getattr(progress, count) + skipped)
+        for loader in _pytree.tree_leaves(self.trainer.train_dataloader):
+            set_epoch = getattr(getattr(loader, "sampler", None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
 
     def _start_from_parent(self, name: str) -> None:
         self._forget_steps()
@@ -406,7 +410,7 @@ class FewShotTraining(SupernetTask):
         if state := parent.get(type(precision).__qualname__):
             precision.load_state_dict(state)
 
-    def _finish(self) -> None:
+    def _finish_node(self) -> None:
         """Write the node and split it, unless it is of the last level."""
         name, split, file = self.node, None, self._opened.checkpoint(self.node)
         self.tree.checkpoints[name] = file.name
@@ -434,7 +438,7 @@ class FewShotTraining(SupernetTask):
                 loss=self._exact_loss,
                 done={split.choice for split in self.tree.path_splits(name)},
                 salt=name,
-                progress=self._check_end,
+                progress=self._check_alive,
             )
         # Each has its own share of the data, and synchronised batch norms wait for all.
         return self.trainer.strategy.broadcast(split)
