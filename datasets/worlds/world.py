@@ -38,6 +38,19 @@ class Light(NamedTuple):
     colour: np.ndarray
     far: bool  #: whether it is the sun
 
+    def reach(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
+        """Ways from points (3, N) to it, (3, N), their unit directions, and the share that arrives.
+
+        Shadows of the sun are cast from up to a hundred metres away.
+        """
+        place = column(self.place)
+        if self.far:
+            toward = place.expand_as(points)
+            return 100.0 * toward, toward, 1.0
+        ways = place - points
+        square = _dot(ways, ways)
+        return ways, ways / square.sqrt(), 1 / square.clamp_min(0.05)
+
 
 class Sky(NamedTuple):
     """What surrounds a world."""
@@ -188,6 +201,7 @@ class World:
         part: slice | Tensor,
         openness: Tensor,
     ) -> Tensor:
+        """Colours (3, N) of the surfaces of a `part` of the hits, by Blinn and Phong's model."""
         distance, normal = hits.distance[part], hits.normal[:, part]
         points = origin + along * distance
         ahead = _dot(normal, along)
@@ -195,43 +209,35 @@ class World:
         footprint = distance * pixel * ahead.neg().clamp_min(0.05).rsqrt()
         albedo = self._albedo(looks, hits.place[:, part], footprint)
         gloss, mirror, shine, through = looks[10:14]
-        lit = self._ambient * (0.75 + 0.25 * normal[1]) * openness
-        bright = torch.zeros_like(lit)
-        near: Tensor | float
-        far: Tensor | float
+        diffuse = self._ambient * (0.75 + 0.25 * normal[1]) * openness
+        specular = torch.zeros_like(diffuse)
         for light in self._lights:
-            way = column(light.place)
-            if light.far:
-                toward, near, far = way.expand_as(points), 1.0, 100.0
-            else:
-                toward = way - points
-                square = _dot(toward, toward)
-                far = square.sqrt()
-                toward, near = toward / far, 1 / square.clamp_min(0.05)
+            ways, toward, arriving = light.reach(points)
             facing = _dot(normal, toward)
-            strength = torch.where(facing > 0, facing, -through * facing) * near
-            reached = strength.nonzero()[:, 0]
-            side = facing[reached].sign() * _AWAY
-            start = points[:, reached] + side * normal[:, reached]
-            ways = far * toward if light.far else way - points
-            strength[reached] *= ~self.blocked(start, ways[:, reached])
+            strength = torch.where(facing > 0, facing, -through * facing) * arriving
+            lit = strength.nonzero()[:, 0]
+            start = points[:, lit] + facing[lit].sign() * _AWAY * normal[:, lit]
+            strength[lit] *= ~self.blocked(start, ways[:, lit])
             colour = column(light.colour)
-            lit = lit + colour * strength
+            diffuse = diffuse + colour * strength
             half = toward - along
-            half = _dot(normal, half) * _dot(half, half).clamp_min(1e-12).rsqrt()
-            bright = bright + colour * (gloss * near * half.clamp_min(0) ** shine * (strength > 0))
+            cosine = _dot(normal, half) * _dot(half, half).clamp_min(1e-12).rsqrt()
+            highlight = gloss * arriving * cosine.clamp_min(0) ** shine * (strength > 0)
+            specular = specular + colour * highlight
         if mirror.any():
-            bright = bright + mirror * self._sky.look(along - 2 * ahead * normal)
-        return albedo * lit + bright
+            specular = specular + mirror * self._sky.look(along - 2 * ahead * normal)
+        return albedo * diffuse + specular
 
     def _albedo(self, looks: Tensor, place: Tensor, footprint: Tensor) -> Tensor:
-        scale = looks[1]
-        cos, sin = looks[2].cos() * scale, looks[2].sin() * scale
-        x = cos * place[0] + sin * place[1] + looks[3]
-        y = cos * place[1] - sin * place[0] + looks[4]
-        texture = self._bank.look_up(looks[0].long(), x, y, footprint * scale)
-        pattern = torch.lerp(texture.mean(dim=0), texture, looks[9])
-        return (looks[5:8] + looks[8] * pattern).clamp(0.01, 1.0)
+        """Colours (3, N) of materials, whose numbers are `looks`, at places on their textures."""
+        texture, scale, turn, right, down = looks[:5]
+        base, contrast, tint = looks[5:8], looks[8], looks[9]
+        cos, sin = turn.cos() * scale, turn.sin() * scale
+        x = cos * place[0] + sin * place[1] + right
+        y = cos * place[1] - sin * place[0] + down
+        colours = self._bank.look_up(texture.long(), x, y, footprint * scale)
+        pattern = torch.lerp(colours.mean(dim=0), colours, tint)
+        return (base + contrast * pattern).clamp(0.01, 1.0)
 
 
 def _rays(origins: Tensor, directions: Tensor) -> Any:
