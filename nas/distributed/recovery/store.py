@@ -73,15 +73,14 @@ class SnapshotStore:
         payload, parity = memory[:length], memory[length:]
         payload[: len(own)] = own
         shared.write(payload[room:], low)
-        header = Header(self._generation, step, length, room, checksum(payload))
+        mine = length, room, checksum(payload)
+        header = Header(self._generation, step, *mine)
         if self._parity is not None:
             parity.copy_(self._parity.encode(payload, chunk))
-            members: list[Any] = [None] * len(self._parity.ranks)
-            mine = length, room, header.crc32
-            dist.all_gather_object(members, mine, group=self._parity.group)
-            header = Header(self._generation, step, *mine, chunk, checksum(parity), tuple(members))
+            members = tuple(_gathered(mine, self._parity.group))
+            header = Header(self._generation, step, *mine, chunk, checksum(parity), members)
         self._buffers.seal(header)
-        self._gathered(None)  # before anyone overwrites the one that all have
+        _gathered(None, self._group)  # before anyone overwrites the one that all have
         self._committed, self.bytes = self._generation, length + chunk
         if self._disk is not None and self._generation % self._every == 0:
             self._disk.write(payload, header)
@@ -97,21 +96,21 @@ class SnapshotStore:
         if newest is None:
             return None
         header, payload, where = newest
-        part = payload[header.own :]
-        sizes = self._gathered(len(part))
-        stream = part
-        if self._group is not None:
-            # Only behind the last byte of all are shares shorter than the first.
-            stream = torch.empty(self.processes, sizes[0], dtype=torch.uint8)
-            share = F.pad(part, (0, sizes[0] - len(part)))
-            dist.all_gather(list(stream), share, group=self._group)
-        return header.step, payload[: header.own], stream.flatten()[: sum(sizes)], where
+        own, share = payload[: header.own], payload[header.own :]
+        if self._group is None:
+            return header.step, own, share, where
+        sizes = _gathered(len(share), self._group)
+        # Only behind the last byte of all are shares shorter than the first.
+        shares = torch.empty(self.processes, sizes[0], dtype=torch.uint8)
+        padded = F.pad(share, (0, sizes[0] - len(share)))
+        dist.all_gather(list(shares), padded, group=self._group)
+        return header.step, own, shares.flatten()[: sum(sizes)], where
 
     def forget(self) -> None:
         """Delete all of them, once every process has come so far."""
         if self._disk is not None:
             self._disk.wait()
-        self._gathered(None)
+        _gathered(None, self._group)
         self._remove(others=False)
 
     def discard(self) -> None:
@@ -127,7 +126,7 @@ class SnapshotStore:
         """Bytes of parity, if all processes can take a snapshot."""
         size = length if self._parity is None else length + self._parity.size(length)
         mine = length, kinds, self._buffers.has_room(size, self._local)
-        lengths, digests, fits = zip(*self._gathered(mine), strict=True)
+        lengths, digests, fits = zip(*_gathered(mine, self._group), strict=True)
         if not all(fits):
             raise ValueError(
                 f"{self._buffers.folder.parent}: too small for snapshots of {size / 1e6:.1f} MB of "
@@ -141,37 +140,37 @@ class SnapshotStore:
         return 0 if self._parity is None else self._parity.size(max(lengths))
 
     def _newest_of_all(self) -> tuple[Header, Tensor, str] | None:
+        """This process's header and payload of it, and where they were."""
         held = self._buffers.held()
-        everyone = self._gathered(set(held))
+        everyone = _gathered(set(held), self._group)
         known = set().union(*everyone)
         self._generation = max(known, default=0)
-        whole = known.intersection(*everyone)
-        if whole:
+        if whole := known.intersection(*everyone):
             self._committed = newest = max(whole)
             return held[newest], self._buffers.read(newest)[0], str(self._buffers.folder)
-        for number in sorted(known, reverse=True):
-            lost = {rank for rank, theirs in enumerate(everyone) if number not in theirs}
-            mine = set() if self._parity is None else lost & set(self._parity.ranks)
-            losses = self._gathered(len(mine))
+        for generation in sorted(known, reverse=True):
+            lost = {rank for rank, theirs in enumerate(everyone) if generation not in theirs}
+            near = set() if self._parity is None else lost & set(self._parity.ranks)
+            losses = _gathered(len(near), self._group)  # of each process's parity group
             if all(losses[rank] == 1 for rank in lost):
-                self._committed = number
-                return *self._rebuilt(number, held.get(number), mine), "parity"
-        on_disk = self._gathered(self._disk.whole() if self._disk else [])[0]
+                self._committed = generation
+                return *self._rebuilt(generation, held.get(generation), near), "parity"
+        on_disk = _gathered(self._disk.whole() if self._disk else [], self._group)[0]
         if self._disk is None or not on_disk:
             return None
         return *self._disk.read(on_disk[-1]), str(on_disk[-1])
 
-    def _rebuilt(self, number: int, header: Header | None, lost: set[int]) -> tuple[Header, Tensor]:
+    def _rebuilt(
+        self, generation: int, header: Header | None, lost: set[int]
+    ) -> tuple[Header, Tensor]:
         """This process's payload, after the one process of its group that lost its own has it."""
         payload = parity = torch.empty(0, dtype=torch.uint8)
         if header is not None:
-            payload, parity = self._buffers.read(number)
+            payload, parity = self._buffers.read(generation)
         if not lost:
             return cast("Header", header), payload
         coder = cast("Parity", self._parity)
-        headers: list[Any] = [None] * len(coder.ranks)
-        dist.all_gather_object(headers, header, group=coder.group)
-        known = next(other for other in headers if other is not None)
+        known = next(filter(None, _gathered(header, coder.group)))
         index = coder.ranks.index(next(iter(lost)))
         rebuilt = coder.rebuild(index, payload, parity, known.parity)
         if rebuilt is None:
@@ -179,7 +178,7 @@ class SnapshotStore:
         length, own, crc32 = known.members[index]
         if checksum(rebuilt[:length]) != crc32:
             raise ValueError("a lost snapshot cannot be rebuilt: its parity does not fit it")
-        return Header(number, known.step, length, own, crc32), rebuilt[:length]
+        return Header(generation, known.step, length, own, crc32), rebuilt[:length]
 
     def _new_group(self) -> dist.ProcessGroup | None:
         if not (dist.is_available() and dist.is_initialized()):
@@ -195,12 +194,14 @@ class SnapshotStore:
                     mine = Parity(ranks, self.rank, group)
         return mine
 
-    def _gathered(self, value: Any) -> list[Any]:
-        """The values of all processes, by rank; each of them has come so far."""
-        values = [value] * self.processes
-        if self._group is not None:
-            dist.all_gather_object(values, value, group=self._group)
-        return values
+
+def _gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """The values of a group's processes, in their order; each of them has come so far."""
+    if group is None:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 class _DiskSnapshots:
