@@ -218,32 +218,32 @@ class Compiled(_Elsewhere):
 
     @torch.inference_mode()
     def _call(self, method: str, inputs: tuple[Tensor, ...]) -> Any:
-        run = self._run(method, inputs)
-        # Files take one image at once: what more there are would change a file's every line.
-        each = [run(tuple(x[i : i + 1] for x in inputs)) for i in range(len(inputs[0]))]
-        outputs = [torch.cat(parts) for parts in zip(*each, strict=True)]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-    def _run(self, method: str, inputs: tuple[Tensor, ...]) -> Callable:
-        if hasattr(self.net, "example_views"):
+        if hasattr(self.net, "example_views"):  # by which it is exported, for that many alone
             setattr(self.net, "example_views", inputs[0].shape[1])  # noqa: B010
-        lengths = zip(inputs, size_axes(self.net, *_TRACED), strict=True)
         fixed = [
-            [n for axis, n in enumerate(x.shape[1:], 1) if axis not in axes] for x, axes in lengths
+            [n for axis, n in enumerate(x.shape[1:], 1) if axis not in axes]
+            for x, axes in zip(inputs, size_axes(self.net, *_TRACED), strict=True)
         ]
         key = f"{method} {fixed}"
         if key not in self._runs:
-            form = FORMATS[str(RUNTIMES[self.runtime])]
-            path = _file(self.net, f"{key} {_version(self.runtime)}", form.suffixes[0])
-            if not path.is_file():
-                export(_calling(self.net, method), path, to=form.name, size=_TRACED, dynamic=True)
-            try:
-                self._runs[key] = form.read(path, self.dtype)[0]
-            except Exception as error:
-                raise ValueError(
-                    f"{path}: {self.runtime} cannot read it; delete it, and it is made anew"
-                ) from error
-        return self._runs[key]
+            self._runs[key] = self._open(method, key)
+        # Files take one image at once: what more there are would change a file's every line.
+        singles = (tuple(x[i : i + 1] for x in inputs) for i in range(len(inputs[0])))
+        outputs = [torch.cat(x) for x in zip(*map(self._runs[key], singles), strict=True)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _open(self, method: str, key: str) -> Callable[[tuple[Tensor, ...]], list[Tensor]]:
+        """What runs the file of a method and fixed sizes, which is exported if it is not there."""
+        form = FORMATS[str(RUNTIMES[self.runtime])]
+        path = _file(self.net, f"{key} {_version(self.runtime)}", form.suffixes[0])
+        if not path.is_file():
+            export(_calling(self.net, method), path, to=form.name, size=_TRACED, dynamic=True)
+        try:
+            return form.read(path, self.dtype)[0]
+        except Exception as error:
+            raise ValueError(
+                f"{path}: {self.runtime} cannot read it; delete it, and it is made anew"
+            ) from error
 
 
 class Fastest(_Elsewhere):
