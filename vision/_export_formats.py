@@ -72,22 +72,23 @@ class Format:
     name: str  #: what `--to` takes
     suffixes: tuple[str, ...]  #: of its files, the usual one first
     write: Callable[[Job, Path], None]  #: writes a file
-    #: what runs a file's content, in the given type where it leaves that open, and its metadata
+    #: from a file its metadata, and what runs it, in this type if the file leaves the type open
     read: Callable[[Path, torch.dtype], tuple[_Run, dict[str, Any]]]
     needs: tuple[str, ...] = ()  #: packages, which are modules too
+    int8_needs: str = ""  #: one more for int8
     extra: str = ""  #: what brings them
-    opset: bool = False  #: whether it has opsets
-    compiles: bool = False  #: whether it needs a C++ compiler
+    has_opsets: bool = False
+    needs_compiler: bool = False  #: of C++
     portable: bool = False  #: whether a file runs on any device and processor
     beside: tuple[str, ...] = ()  #: suffixes of files of the same name that belong to it
     precisions: tuple[str, ...] = ("float32",)  #: in which it can be written
     layers: Callable[[Path], list[str]] = lambda file: []  #: names of those that int8 is for
-    #: writes a file in int8 from one in float32, by inputs, leaving layers of these names in float
+    #: writes an int8 file from a float32 one, by inputs, leaving layers of these names in float32
     quantize: Callable[[Path, Path, Sequence[tuple[Tensor, ...]], Collection[str]], None] = (
         lambda source, target, inputs, kept: None
     )
-    #: bytes of graph and code that it may hold for each tensor of weights
-    per_tensor: int = 4 << 10
+    #: of graph and code, that it may hold for each tensor of weights
+    bytes_per_tensor: int = 4 << 10
 
     def check(self, path: Path, opset: int | None, precision: str = "float32") -> None:
         """Refuse what cannot work before anything is computed.
@@ -100,9 +101,9 @@ class Format:
         if path.suffix not in self.suffixes:
             wanted = " or ".join(self.suffixes)
             raise ValueError(f"{path}: a file of {self.name} ends in {wanted}; choose such a name")
-        if opset is not None and not self.opset:
-            raise ValueError(f"an opset is for ONNX, {self.name} has none; leave it out")
         if opset is not None:
+            if not self.has_opsets:
+                raise ValueError(f"an opset is for ONNX, {self.name} has none; leave it out")
             from torch.onnx import _constants
 
             newest = getattr(_constants, "ONNX_MAX_OPSET", 23)
@@ -115,10 +116,10 @@ class Format:
                 f"precision {precision!r}: {self.name} has {', '.join(self.precisions)}"
             )
         self.check_installed(precision)
-        name, installed = compiler()
-        if self.compiles and installed is None:
+        command, installed = compiler()
+        if self.needs_compiler and installed is None:
             raise ValueError(
-                f"{self.name} needs a C++ compiler, and there is no {name} here: install one "
+                f"{self.name} needs a C++ compiler, and there is no {command} here: install one "
                 "(Debian: apt install g++) or name yours in CXX; the other formats need none"
             )
 
@@ -131,8 +132,8 @@ class Format:
         missing = [name for name in self.needs if not _installed(name)]
         if missing:
             raise ImportError(f"{self.name} needs {', '.join(missing)}: {installs(self.extra)}")
-        if precision == "int8" and self.name == "openvino":
-            from_extra("openvino", "nncf", "int8 of openvino")
+        if precision == "int8" and self.int8_needs:
+            from_extra(self.extra, self.int8_needs, f"int8 of {self.name}")
 
 
 def find_format(name: str) -> Format:
@@ -343,7 +344,7 @@ FORMATS: dict[str, Format] = {
             _read_onnx,
             needs=("onnx", "onnxscript", "onnxruntime"),
             extra="export",
-            opset=True,
+            has_opsets=True,
             portable=True,
             precisions=("float32", "int8"),
             layers=_onnx_layers,
@@ -355,6 +356,7 @@ FORMATS: dict[str, Format] = {
             _write_openvino,
             _openvino.read,
             needs=("onnx", "onnxscript", "openvino"),
+            int8_needs="nncf",
             extra="openvino",
             portable=True,
             beside=(".bin",),
@@ -369,8 +371,8 @@ FORMATS: dict[str, Format] = {
             (".pt2",),
             _write_compiled,
             _read_compiled,
-            compiles=True,
-            per_tensor=16 << 10,  # source and machine code
+            needs_compiler=True,
+            bytes_per_tensor=16 << 10,  # source and machine code
         ),
         Format(
             "tensorrt",
@@ -380,7 +382,7 @@ FORMATS: dict[str, Format] = {
             needs=("onnx", "onnxscript", "tensorrt"),
             extra="tensorrt",
             beside=(_tensorrt.FACTS,),
-            per_tensor=64 << 10,  # machine code
+            bytes_per_tensor=64 << 10,  # machine code
         ),
     )
 }

@@ -175,7 +175,7 @@ def _write(
 
     Raises:
         ValueError: it cannot be written or run, differs, or has more bytes than the weights, 2 MiB,
-            and `per_tensor` for each tensor.
+            and `bytes_per_tensor` for each tensor.
     """
     name = job.metadata["model"]
     progress(f"writing {form.name}")
@@ -183,7 +183,7 @@ def _write(
         form.write(job, file)
     what = f"{name} as {form.name}"
     size, need = stored_bytes(file), weight_bytes(job.net)
-    slack = _SLACK + form.per_tensor * len(_owned(job.net))
+    slack = _SLACK + form.bytes_per_tensor * len(_owned(job.net))
     if size > need + slack:
         raise ValueError(
             f"{what}: it would have {size:,} bytes, but the network {need:,} bytes of weights "
