@@ -41,8 +41,8 @@ class GroupedHook(CommHook):
         self.groups = groups
         self.buckets: dict[int, tuple[list[str], int]] = {}  # names and bytes, by index
         self._held: list[tuple[dist.GradBucket, Future[Tensor]]] = []
-        self._sent = 0
-        self._closing = False
+        self._sent = 0  # messages of this backward pass
+        self._in_backward = False
 
     def setup(self, model: nn.Module, device: torch.device) -> None:
         """Set the hook up that averages."""
@@ -58,32 +58,31 @@ class GroupedHook(CommHook):
 
     def reduce(self, bucket: dist.GradBucket) -> Future[Tensor]:
         """Hold a bucket until its group is whole; its future comes with the group's message."""
-        if not self._closing:
+        if not self._in_backward:
             # At the end of this backward pass, before gradients are used. The name is not public,
             # and PyTorch has no other for it; a test holds it.
-            Variable._execution_engine.queue_callback(self._close)
-            self._closing, self._sent = True, 0
+            Variable._execution_engine.queue_callback(self._end_backward)
+            self._in_backward, self._sent = True, 0
         names = [self.hook.names[id(parameter)] for parameter in bucket.parameters()]
         self.buckets[bucket.index()] = names, bucket.buffer().nbytes
         future: Future[Tensor] = Future(devices=devices_of(bucket.buffer()))
         self._held.append((bucket, future))
-        if self._full(bucket.index()):
+        if self._group_is_whole():
             self._send()
         return future
 
-    def _full(self, last: int) -> bool:
+    def _group_is_whole(self) -> bool:
         if self.groups is not None:
-            return last + 1 in accumulate(self.groups)
-        held = sum(self.buckets[bucket.index()][1] for bucket, _ in self._held)
+            return self._held[-1][0].index() + 1 in accumulate(self.groups)
+        held = sum(bucket.buffer().nbytes for bucket, _ in self._held)
         return held >= (BUCKET if self._sent else FIRST_BUCKET)
 
-    def _close(self) -> None:
-        self._closing = False
-        self._send()
+    def _end_backward(self) -> None:
+        self._in_backward = False
+        if self._held:
+            self._send()
 
     def _send(self) -> None:
-        if not self._held:
-            return
         buckets, futures = zip(*self._held, strict=True)
         group = _Group(buckets, self._sent)
         self._held, self._sent = [], self._sent + 1
@@ -104,7 +103,7 @@ class GroupedHook(CommHook):
 
 
 class _Group:
-    """Several buckets, with as much of a bucket's face as hooks look at."""
+    """Several buckets as one: what hooks ask of a `dist.GradBucket`."""
 
     def __init__(self, buckets: Sequence[dist.GradBucket], index: int) -> None:
         self.buffers = [bucket.buffer() for bucket in buckets]
@@ -216,12 +215,12 @@ class MergePlan:
         if self.link is None:
             messages = measure_all_reduce(self.device, sizes=SIZES[:-1], seconds=0.2, longest=0.5)
             self.link = fit_link(*zip(*messages, strict=True))
-        parameters = dict(self.model.named_parameters())
         if self.apply == "hook":
-            buckets = [self.hook.buckets[index] for index in sorted(self.hook.buckets)]
+            buckets = [bucket for _, bucket in sorted(self.hook.buckets.items())]
         else:
-            order = sorted(parameters, key=lambda name: times.get(name, 0.0))
-            buckets = [([n], parameters[n].nbytes) for n in order if parameters[n].requires_grad]
+            trained = ((n, p) for n, p in self.model.named_parameters() if p.requires_grad)
+            ordered = sorted(trained, key=lambda item: times.get(item[0], 0.0))
+            buckets = [([name], parameter.nbytes) for name, parameter in ordered]
         ready = accumulate((max(times.get(n, 0.0) for n in names) for names, _ in buckets), max)
         sizes = [size for _, size in buckets]
         groups = plan_groups(list(ready), sizes, *self.link)
