@@ -40,6 +40,7 @@ def metric_of(report: dict[str, Any], error: float) -> float:
 
 
 def write_picture(path: Path, report: dict[str, Any], searched: SearchedFront) -> None:
+    """The front of `vizoo search`, and all evaluated subnets."""
     from matplotlib.figure import Figure
 
     rows, cost = report["front"][::-1], report["cost"]
@@ -92,7 +93,8 @@ def comparisons(
     return compared
 
 
-def lines(report: dict[str, Any]) -> str:
+def ranking_lines(report: dict[str, Any]) -> str:
+    """What `vizoo rank` says."""
     metric = report["metric"]
     good = "large" if report["mode"] == "max" else "small"
     lines = [

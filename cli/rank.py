@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..common.interrupts import ended_by_sigterm, raised_interrupts
 from ..common.progress import progress_bar
 from ._evaluations import add_evaluation, evaluator, load_leaves, mode_of, open_evaluations
-from ._tables import comparisons, lines, write_table
+from ._tables import comparisons, ranking_lines, write_table
 from ._work import check_folder, check_least, refuse
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
         "comparisons": comparisons(groups, ranking, table, column),
     }
     write_json(out / "rank.json", report)
-    print(json.dumps(report, indent=2) if args.json else lines(report))
+    print(json.dumps(report, indent=2) if args.json else ranking_lines(report))
     return 0
 
 

@@ -7,7 +7,7 @@ import math
 import os
 import random
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -120,25 +120,28 @@ def found(
 
     if row.search is None and row.pick is None:
         return fresh(), 0.0
-    if row.search is not None and row.search.method == "dnas":
-        task = _supernet(config, row, seed, shared)
-        architecture, net = _derived(config, row, task, seed, shared), task.net
-    else:
-        about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed, row.search]
-        weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
-        architecture = _picked(config, row, weights, seed, shared)
-        weights.leaves.activate(architecture)
-        net = weights.leaves.net
-    cut = extract(net.cpu(), architecture)
-    arguments = dict(cast("dict[str, Any]", cut.architecture))
-    del arguments["name"]
-    task = fresh(**arguments)
+    cut = _subnet(config, row, seed, shared)
+    architecture = cast("dict[str, Any]", cut.architecture)
+    task = fresh(**{key: value for key, value in architecture.items() if key != "name"})
     if row.weights == "inherited":
         batches = 8 if row.search is None else row.search.recalibration_batches
         FitConfig(config.name, task, config.data).recalibrate(cut, batches)
         task.net.load_state_dict(cut.state_dict())
         task.net.train()
     return task, cpu_minutes() - start + shared.minutes
+
+
+def _subnet(config: CompareConfig, row: Row, seed: int, shared: Shared) -> nn.Module:
+    """The subnet that is searched or picked, with the supernet's weights."""
+    if row.search is not None and row.search.method == "dnas":
+        task = _supernet(config, row, seed, shared)
+        architecture = _derived(config, row, task, seed, shared)
+        return extract(task.net.cpu(), architecture)
+    about = [row.model, row.model_args, row.pretrain, row.importance, row.lr, seed, row.search]
+    weights = shared.get("supernet", about, partial(_trained, config, row, seed, shared))
+    architecture = _picked(config, row, weights, seed, shared)
+    weights.leaves.activate(architecture)
+    return extract(weights.leaves.net.cpu(), architecture)
 
 
 def cpu_minutes() -> float:
@@ -257,8 +260,12 @@ def _derived(
 def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Weights:
     """Train what an architecture is picked by."""
     task, search, folder = _supernet(config, row, seed, shared), row.search, None
-    method = search and search.method
-    if search is not None and method == "nas_lid":
+    if search is None:
+        return _Weights(unsplit(task.net, space_of(task.net)), lambda architecture: math.nan)
+    if search.method == "alone":
+        alone = partial(_error_alone, config, row, search)
+        return _Weights(unsplit(task.net, space_of(task.net)), alone)
+    if search.method == "nas_lid":
         folder = tempfile.TemporaryDirectory()
         module = FewShotTraining(
             task,
@@ -270,16 +277,11 @@ def _trained(config: CompareConfig, row: Row, seed: int, shared: Shared) -> _Wei
         fit(module, config.data, -1)
         leaves, _, _ = open_tree(Path(folder.name) / "tree.json")
     else:
-        if search is not None and method in ("one_shot", "sandwich"):
-            one = method == "one_shot"
-            sampler = UniformSampler(seed=seed) if one else SandwichSampler(1, seed)
-            wrapped = SupernetTask(task, sampler, "none" if one else "in_place")
-            fit(wrapped, config.data, cast("int", search.epochs))
+        one = search.method == "one_shot"
+        sampler = UniformSampler(seed=seed) if one else SandwichSampler(1, seed)
+        wrapped = SupernetTask(task, sampler, "none" if one else "in_place")
+        fit(wrapped, config.data, cast("int", search.epochs))
         leaves = unsplit(task.net, space_of(task.net))
-    if search is None:
-        return _Weights(leaves, lambda architecture: math.nan)
-    if method == "alone":
-        return _Weights(leaves, partial(_error_alone, config, row, search))
     measuring = FitConfig(config.name, _task(config, row, None), config.data)
     batches = {"batches": search.recalibration_batches, "val_batches": search.val_batches}
     device = choose_device("auto")
@@ -381,10 +383,7 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
     }
     wider: dict[str, Any] = {}
     for part in range(_SHARES, -1, -1):
-        nearest = {
-            name: min(values, key=lambda value: abs(value - part / _SHARES * max(values)))  # noqa: B023
-            for name, values in widths.items()
-        }
+        nearest = {n: _nearest(values, part / _SHARES) for n, values in widths.items()}
         if widths and nearest == wider:
             continue
         if keeps(nearest):
@@ -394,6 +393,11 @@ def _uniform(bench: Bench, bounds: Mapping[str, float]) -> Architecture:
             return _of_widths(space, nearest)
         wider = nearest
     raise ValueError(f"no uniform width keeps to {dict(bounds)}")
+
+
+def _nearest(widths: Sequence[Any], share: float) -> Any:
+    """The width that is nearest to a share of the largest."""
+    return min(widths, key=lambda width: abs(width - share * max(widths)))
 
 
 def _of_widths(space: SearchSpace, widths: Mapping[str, Any]) -> Architecture:
