@@ -57,6 +57,7 @@ __all__ = [
 _Objective = Callable[[Sequence[Architecture]], Sequence[float]]
 _Report = Callable[[int, int], None]
 _Shares = Mapping[Architecture, Mapping[str, float]]
+_Figures = dict[str, float]  # by quantity
 _ROUNDS = 5
 _MARGINS = {"latency": 0.02}  # aimed at this much below the limit, since measurements scatter
 _SLACK = 0.05  # further below the limit than this is worth another round
@@ -180,17 +181,9 @@ def best_subnet(
         if table is None and "latency" in bounds:
             table = bench.complete(bench.table(), report=report, **OWN_TABLE)
         predictors = cost_predictors(bench, table, report)
+    how = {"seed": seed, "population": population, "generations": generations, "rounds": rounds}
     with as_before(bench.net):
-        architecture, costs, told = search_within(
-            bench,
-            predictors,
-            objective,
-            bounds,
-            seed=seed,
-            population=population,
-            generations=generations,
-            rounds=rounds,
-        )
+        architecture, costs, told = search_within(bench, predictors, objective, bounds, **how)
     own = {kind: figure(costs, kind) for kind in bounds}
     taken = next(row["predicted"] for row in told if row["found"] == own)
     predicted = {kind: round(value, 4) for kind, value in taken.items()}
@@ -469,11 +462,7 @@ def _raised_by_int8(bench: Bench, objective: _Objective, alone: bool) -> _Object
 
 
 def _move_aims(
-    aims: dict[str, float],
-    met: dict[str, float],
-    missed: dict[str, float],
-    predicted: Mapping[str, float],
-    shares: Mapping[str, float],
+    aims: _Figures, met: _Figures, missed: _Figures, predicted: _Figures, shares: _Figures
 ) -> None:
     """Move those that were missed or, where all are met, that of the limit which binds.
 

@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import torch
@@ -84,13 +85,14 @@ class GroupedHook(CommHook):
 
     def _send(self) -> None:
         buckets, futures = zip(*self._held, strict=True)
-        group = _Group(buckets, self._sent)
+        buffers = [bucket.buffer() for bucket in buckets]
+        merged = _merged(buckets, self._sent)
         self._held, self._sent = [], self._sent + 1
 
         def finish(reduced: Future[Tensor]) -> None:
             try:
-                parts = reduced.value().split([len(buffer) for buffer in group.buffers])
-                for buffer, part, future in zip(group.buffers, parts, futures, strict=True):
+                parts = reduced.value().split([len(buffer) for buffer in buffers])
+                for buffer, part, future in zip(buffers, parts, futures, strict=True):
                     if buffer.data_ptr() != part.data_ptr():
                         buffer.copy_(part)
                     future.set_result(buffer)
@@ -99,34 +101,27 @@ class GroupedHook(CommHook):
                     if not future.done():
                         future.set_exception(error)  # type: ignore[arg-type]
 
-        self.hook.reduce(cast("dist.GradBucket", group)).add_done_callback(finish)
+        self.hook.reduce(merged).add_done_callback(finish)
 
 
-class _Group:
-    """Several buckets as one: what hooks ask of a `dist.GradBucket`."""
+def _merged(buckets: Sequence[dist.GradBucket], index: int) -> dist.GradBucket:
+    """Several buckets as one, as far as hooks ask."""
+    flat = buckets[0].buffer() if len(buckets) == 1 else torch.cat([b.buffer() for b in buckets])
+    parameters = [parameter for bucket in buckets for parameter in bucket.parameters()]
+    last = buckets[-1].is_last()
 
-    def __init__(self, buckets: Sequence[dist.GradBucket], index: int) -> None:
-        self.buffers = [bucket.buffer() for bucket in buckets]
-        self._flat = self.buffers[0] if len(buckets) == 1 else torch.cat(self.buffers)
-        self._parameters = [p for bucket in buckets for p in bucket.parameters()]
-        self._index = index
-        self._last = buckets[-1].is_last()
+    def gradients() -> list[Tensor]:
+        parts = flat.split([parameter.numel() for parameter in parameters])
+        return [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
-    def buffer(self) -> Tensor:
-        return self._flat
-
-    def parameters(self) -> list[Tensor]:
-        return self._parameters
-
-    def gradients(self) -> list[Tensor]:
-        parts = self._flat.split([p.numel() for p in self._parameters])
-        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
-
-    def index(self) -> int:
-        return self._index
-
-    def is_last(self) -> bool:
-        return self._last
+    bucket = SimpleNamespace(
+        buffer=lambda: flat,
+        parameters=lambda: parameters,
+        gradients=gradients,
+        index=lambda: index,
+        is_last=lambda: last,
+    )
+    return cast("dist.GradBucket", bucket)
 
 
 class MergePlan:
