@@ -1,54 +1,12 @@
-"""What `vizoo subnet` measures on, and what it says."""
+"""What `vizoo subnet` says."""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..common.quantities import show_joules, show_quantity
-from ._supernets import open_table, set_up
-from ._work import parse_size
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..nas.efficiency.table import LatencyTable
-    from ..nas.space import SearchSpace
-    from ..vision.subnets.bench import Bench
 
 _COSTS = {"parameters": "parameters", "macs": "multiply-adds", "memory": "of activations"}
-
-
-def bench_and_table(
-    args: argparse.Namespace, net: nn.Module, space: SearchSpace, trained: bool, limit: float | None
-) -> tuple[Bench, LatencyTable | None, LatencyTable | None, Path | None]:
-    """The bench, and its latency table, which a limit on latency needs.
-
-    Behind them the table of another machine that it was moved from, or the file in which it has to
-    be completed.
-    """
-    from ..vision.subnets.bench import begun
-    from ..vision.subnets.best import cost_predictors, moved_table, table_beside, within_reach
-
-    table, near, own = open_table(args), None, None
-    if limit and table is None:
-        own = Path(args.out).with_suffix(".latency.json")
-        # One that an earlier run measured here, for this very file, is better than one moved here.
-        if not own.exists():
-            size = parse_size(args.input, "--input", "288x576") if args.input else None
-            how = size, args.batch, args.device, args.dtype, args.runtime, args.mixed
-            near = table_beside(args.supernet, net, space, *how)
-    bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
-    if near is not None:
-        table, own = moved_table(near, bench), None
-    if own is not None:
-        if (table := begun(bench, own)) is None:
-            told = "a latency table of another supernet, size or machine"
-            raise ValueError(f"{own}: {told}; name another --out, or remove it")
-    elif limit and table is not None:
-        within_reach(bench, cost_predictors(bench, table), {"latency": limit})
-    return bench, table, near, own
 
 
 def lines(report: dict[str, Any]) -> str:

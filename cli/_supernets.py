@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..common.devices import DTYPES
@@ -65,9 +66,7 @@ def add_conditions(parser: argparse.ArgumentParser, *, defaults: bool, mixed: bo
         f"much stay in float (default: {table}float32)",
     )
     parser.add_argument(
-        "--runtime",
-        choices=RUNTIMES,
-        help=f"what runs the networks (default: {table}torch)",
+        "--runtime", choices=RUNTIMES, help=f"what runs the networks (default: {table}torch)"
     )
     parser.add_argument(
         "--input", metavar="HxW", help=f"size of the images (default: {table}288x576)"
@@ -142,6 +141,37 @@ def set_up(
     if table is not None:
         bench.check(table, args.table)
     return bench
+
+
+def bench_and_table(
+    args: argparse.Namespace, net: nn.Module, space: SearchSpace, trained: bool, limit: float | None
+) -> tuple[Bench, LatencyTable | None, LatencyTable | None, Path | None]:
+    """A search's bench, and its latency table, which a limit on latency needs.
+
+    Behind them the table of another machine that it was moved from, or the file in which it has to
+    be completed.
+    """
+    from ..vision.subnets.bench import begun
+    from ..vision.subnets.best import cost_predictors, moved_table, table_beside, within_reach
+
+    table, near, own = open_table(args), None, None
+    if limit and table is None:
+        own = Path(args.out).with_suffix(".latency.json")
+        # One that an earlier run measured here, for this very file, is better than one moved here.
+        if not own.exists():
+            size = parse_size(args.input, "--input", "288x576") if args.input else None
+            how = size, args.batch, args.device, args.dtype, args.runtime, args.mixed
+            near = table_beside(args.supernet, net, space, *how)
+    bench = set_up(args, net, space, table, near, name=args.supernet, trained=trained)
+    if near is not None:
+        table, own = moved_table(near, bench), None
+    if own is not None:
+        if (table := begun(bench, own)) is None:
+            told = "a latency table of another supernet, size or machine"
+            raise ValueError(f"{own}: {told}; name another --out, or remove it")
+    elif limit and table is not None:
+        within_reach(bench, cost_predictors(bench, table), {"latency": limit})
+    return bench, table, near, own
 
 
 def _int8(args: argparse.Namespace, name: str, bench: Bench, trained: bool) -> dict[str, Any]:

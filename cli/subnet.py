@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import Errors, examiner, recalibrated
-from ._subnet import bench_and_table, lines
-from ._supernets import add_conditions, add_limits, limits
+from ._subnet import lines
+from ._supernets import add_conditions, add_limits, bench_and_table, limits
 from ._work import check_file, check_least
 
 if TYPE_CHECKING:

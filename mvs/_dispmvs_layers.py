@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.elastic.base import Copies, ElasticModule, Part, Setting, fill, number_of, parts, take
+from ..nas.elastic.containers import ElasticNumber, Number
 from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat, maximum
 from ..vision.layers import deformable_convolution
@@ -23,36 +24,9 @@ from ..vision.layers import deformable_convolution
 Width = int | Value
 
 
-class Number(nn.Module):
-    """Holds an int that no layer's size shows, such as how often a block runs."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__()
-        self.value = value
-
-    def extra_repr(self) -> str:
-        return str(self.value)
-
-
-class _ElasticNumber(ElasticModule):
-    def __init__(self, value: Value) -> None:
-        super().__init__()
-        self.set_numbers(value=value)
-
-    @property
-    def value(self) -> int:
-        return self.active
-
-    def settings(self, architecture: Setting) -> int:
-        return number_of(self.numbers["value"], architecture)
-
-    def export(self, architecture: Setting, copies: Copies = None) -> Number:
-        return Number(self.settings(architecture)).train(self.training)
-
-
-def number(value: Width) -> Number | _ElasticNumber:
+def number(value: Width) -> Number | ElasticNumber:
     """A module whose `value` is the number, or what is active of it."""
-    return _ElasticNumber(value) if isinstance(value, Value) else Number(value)
+    return ElasticNumber(value) if isinstance(value, Value) else Number(value)
 
 
 class DeformableConv2d(nn.Module):

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from ..nas import elastic
 from ..nas.elastic.base import (
-    Axis,
     Copies,
     ElasticModule,
     Part,
@@ -28,8 +27,8 @@ from ..nas.elastic.base import (
     is_elastic,
     number_of,
     parts,
-    take,
 )
+from ..nas.elastic.conv import ElasticMatrix
 from ..nas.elastic.norm import ElasticBatchNorm2d
 from ..nas.values import Computed, Value, cases, choices_of, concat, maximum, outcomes
 from ..vision.fused import fold_batch_norm
@@ -83,7 +82,7 @@ class _ConvSettings(NamedTuple):
     columns: tuple[Part, ...]
 
 
-class _ElasticMeshConv(ElasticModule, MeshConv):
+class _ElasticMeshConv(ElasticMatrix, MeshConv):
     def __init__(
         self,
         in_channels: Width,
@@ -111,11 +110,6 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
         super().activate(architecture)
         _, self.kernel, self.dilation, _, _ = self.active
 
-    def _in_use(self, active: _ConvSettings | None = None) -> tuple[Tensor, Tensor | None]:
-        active = self.active if active is None else active
-        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
-        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
-
     def forward(self, x: Tensor, tables: MeshTables, level: int) -> Tensor:
         check_channels(self, x.shape[-1], self.active.in_channels)
         return super().forward(x, tables, level)
@@ -136,11 +130,6 @@ class _ElasticMeshConv(ElasticModule, MeshConv):
                 bias=self.bias is not None,
             )
         return fill(layer, self, weight=weight, bias=bias)
-
-    def axes(self) -> tuple[Axis, ...]:
-        reads, writes = self.numbers["in_channels"], self.numbers["out_channels"]
-        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
-        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
 
 
 def _conv_use(conv: MeshConv, level: Width) -> Use:

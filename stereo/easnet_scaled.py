@@ -27,10 +27,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nas import elastic
-from ..nas.elastic.base import ElasticModule, Setting, number_of
+from ..nas.elastic.base import ElasticModule
+from ..nas.elastic.containers import ElasticNumber, Number
 from ..nas.space import Choice
 from ..nas.supernet import subnet_of
-from ..nas.values import Value
 from ..vision.hub.registry import register_model
 from ..vision.layers import check_pair, convex_upsample, normalize_images
 from ..vision.ops import correlation
@@ -59,36 +59,20 @@ _FEATURES = 32  # channels of the refinement
 _GUIDE = 32  # channels of what the enlargement sees of the image
 
 
-class _Correlation(nn.Module):
+class _Correlation(Number):
     """Mean products of features over so many displacements, (B, D, h, w)."""
 
-    def __init__(self, candidates: int) -> None:
-        super().__init__()
-        self.candidates = candidates
-
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return correlation(left, right, self.candidates)
+        return correlation(left, right, self.value)
 
 
-class _ElasticCorrelation(ElasticModule):
+class _ElasticCorrelation(ElasticNumber):
     """A `_Correlation` whose displacements depend on a choice."""
 
-    def __init__(self, candidates: Value) -> None:
-        super().__init__()
-        self.set_numbers(candidates=candidates)
-
-    @property
-    def candidates(self) -> int:
-        return self.active
-
-    def settings(self, architecture: Setting) -> int:
-        return number_of(self.numbers["candidates"], architecture)
+    plain = _Correlation
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return correlation(left, right, self.active)
-
-    def export(self, architecture: Setting, copies: Any = None) -> nn.Module:
-        return _Correlation(self.settings(architecture)).train(self.training)
+        return correlation(left, right, self.value)
 
 
 class _Copy(nn.Module):
@@ -234,7 +218,7 @@ class EASNetScaled(MatchingNetwork):
         """Pixels of the image; the active subnet is made for disparities below that."""
         copy, finest = cast(Any, self.copy), cast(Any, self.volumes[0])
         active: Any = copy._modules[copy.active] if isinstance(copy, ElasticModule) else copy
-        return FINEST * active.factor / 2 * finest.candidates
+        return FINEST * active.factor / 2 * finest.value
 
     def _predict(self, left: Tensor, right: Tensor) -> tuple[list[Tensor], Volumes]:
         """Full size, what it was enlarged from, and that before it is refined."""

@@ -19,6 +19,7 @@ __all__ = ["Hits", "Light", "Sky", "Thing", "World", "column"]
 
 _AWAY = 1e-3  # metres from a surface at which a shadow ray starts
 _LINEAR = (torch.arange(256) / 255) ** 2.2  # of bytes
+_Part = slice | Tensor  # which rays of many
 _BLOCK = 1 << 15  # rays shaded together: their values stay in a core's cache
 
 
@@ -165,7 +166,7 @@ class World:
         openness = torch.ones_like(directions[0]) if openness is None else openness
         colours = torch.empty_like(directions)
         for start in range(0, directions.shape[1], _BLOCK):
-            part: slice | Tensor = slice(start, start + _BLOCK)
+            part: _Part = slice(start, start + _BLOCK)
             seen = hits.distance[part].isfinite()
             if not seen.all():
                 colours[:, part] = self._sky.look(directions[:, part])
@@ -193,13 +194,7 @@ class World:
         return clear / total.clamp_min(1e-6)
 
     def _shade(
-        self,
-        origin: Tensor,
-        along: Tensor,
-        pixel: float,
-        hits: Hits,
-        part: slice | Tensor,
-        openness: Tensor,
+        self, origin: Tensor, along: Tensor, pixel: float, hits: Hits, part: _Part, openness: Tensor
     ) -> Tensor:
         """Colours (3, N) of the surfaces of a `part` of the hits, by Blinn and Phong's model."""
         distance, normal = hits.distance[part], hits.normal[:, part]

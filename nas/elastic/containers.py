@@ -1,4 +1,4 @@
-"""Sequences whose length is a choice, and choices between modules.
+"""Sequences whose length is a choice, choices between modules, and modules that hold a number.
 
 What does not run keeps its weights.
 """
@@ -16,8 +16,43 @@ from torch.utils._pytree import tree_map
 from ..values import Choice, Value, outcomes
 from .base import Condition, Copies, ElasticModule, Setting, extract_module, number_of
 
-__all__ = ["ElasticModuleList", "ElasticOperation", "ElasticSequential", "ModuleList"]
-__all__ += ["Operation", "Sequential"]
+__all__ = ["ElasticModuleList", "ElasticNumber", "ElasticOperation", "ElasticSequential"]
+__all__ += ["ModuleList", "Number", "Operation", "Sequential"]
+
+
+class Number(nn.Module):
+    """Holds an int that no layer's size shows, such as how often a block runs."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return str(self.value)
+
+
+class ElasticNumber(ElasticModule):
+    """A `Number` that depends on a choice; `value` is what is active of it."""
+
+    plain: type[Number] = Number
+
+    def __init__(self, value: Value) -> None:
+        super().__init__()
+        self.set_numbers(value=value)
+
+    @property
+    def value(self) -> int:
+        """What is active."""
+        return self.active
+
+    def settings(self, architecture: Setting) -> int:
+        """What is active under an architecture."""
+        return number_of(self.numbers["value"], architecture)
+
+    def export(self, architecture: Setting, copies: Copies = None) -> Number:
+        """A plain number."""
+        return self.plain(self.settings(architecture)).train(self.training)
 
 
 class _ElasticSequence(ElasticModule):

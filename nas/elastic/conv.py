@@ -271,7 +271,26 @@ class _LinearSettings(NamedTuple):
     columns: tuple[Part, ...]
 
 
-class ElasticLinear(ElasticModule, nn.Linear):
+class ElasticMatrix(ElasticModule):
+    """A layer whose weight is a matrix; its first numbers are those of inputs and outputs."""
+
+    weight: Any  # a parameter
+    bias: Any  # a parameter or None
+
+    def _in_use(self, active: Any = None) -> tuple[Tensor, Tensor | None]:
+        active = self.active if active is None else active
+        # Contiguous, so that the product is computed alike here and in the extracted layer.
+        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
+        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """Rows are written, columns are read."""
+        reads, writes, *_ = self.numbers.values()
+        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
+        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
+
+
+class ElasticLinear(ElasticMatrix, nn.Linear):
     """What `Linear` returns where a number depends on a choice."""
 
     def __init__(self, in_features: Value | int, out_features: Value | int, *rest: Any) -> None:
@@ -284,15 +303,10 @@ class ElasticLinear(ElasticModule, nn.Linear):
         columns, rows = (parts(value, architecture) for value in self.numbers.values())
         return _LinearSettings(n_in, n_out, rows, columns)
 
-    def _in_use(self, active: _LinearSettings) -> tuple[Tensor, Tensor | None]:
-        # Contiguous, so that the product is computed alike here and in the extracted layer.
-        weight = take(take(self.weight, 0, active.rows), 1, active.columns).contiguous()
-        return weight, None if self.bias is None else take(self.bias, 0, active.rows)
-
     def forward(self, x: Tensor) -> Tensor:
         """(…, active inputs) to (…, active outputs)."""
         check_channels(self, x.shape[-1], self.active.in_features)
-        return F.linear(x, *self._in_use(self.active))
+        return F.linear(x, *self._in_use())
 
     def export(self, architecture: Setting, copies: Copies = None) -> nn.Linear:
         """A plain linear layer with copies of the active weights."""
@@ -302,12 +316,6 @@ class ElasticLinear(ElasticModule, nn.Linear):
         with torch.no_grad():
             weight, bias = self._in_use(active)
         return fill(layer, self, weight=weight, bias=bias)
-
-    def axes(self) -> tuple[Axis, ...]:
-        """Rows are written, columns are read."""
-        reads, writes = self.numbers["in_features"], self.numbers["out_features"]
-        bias = () if self.bias is None else (Axis("bias", 0, writes, "writes"),)
-        return Axis("weight", 0, writes, "writes"), Axis("weight", 1, reads, "reads"), *bias
 
     def extra_repr(self) -> str:
         """Torch's own line and the active numbers."""
