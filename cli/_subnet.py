@@ -24,8 +24,7 @@ def lines(report: dict[str, Any]) -> str:
         f"  {', '.join(costs)}",
     ]
     for kind, bound in report["limits"].items():
-        value = measured["median"] if kind == "latency" else report[kind]
-        value = show_quantity(kind, value)
+        value = show_quantity(kind, measured["median"] if kind == "latency" else report[kind])
         predicted = report["predicted"].get(kind)
         told = f", predicted {show_quantity(kind, predicted)}" if predicted is not None else ""
         if kind == "latency" and report["table_moved_from"]:

@@ -108,7 +108,7 @@ class FewShotTraining(SupernetTask):
         self.patience = patience
         self.tree = SplitTree(self.full_space)
         self.node = ROOT
-        self._files: TreeFolder | None = None
+        self._files: Any = None  # a `TreeFolder`, once a fit has begun that is not brief
         self._helpers = HelperProcesses(processes - 1)
         self._claimed: str | None = None
         self._first_step = 0
@@ -358,22 +358,17 @@ class FewShotTraining(SupernetTask):
         """How many epochs have trained on all their batches."""
         return cast("_ProcessedTracker", self.trainer.fit_loop.epoch_progress.current).processed
 
-    @property
-    def _opened(self) -> TreeFolder:
-        """The folder, once training has begun."""
-        return cast("TreeFolder", self._files)
-
     def _claim_node(self) -> None:
         """Take the next node, which the next epoch begins; stop where none is left."""
         names = [n for n in self.schedule.nodes if self.schedule.of(n)[0] < self._max_epochs]
-        self._claimed = self._on_rank_zero(self._opened.claim, names, self._check_alive)
+        self._claimed = self._on_rank_zero(self._files.claim, names, self._check_alive)
         if self._claimed is None:
             self.trainer.should_stop = True
             rank_zero_info(f"{self.folder}: all {len(names)} nodes are trained")
 
     def _start_node(self, name: str) -> None:
         self.node, self._claimed = name, None
-        self.tree = self._opened.read()
+        self.tree = self._files.read()
         self._first_step = self.global_step
         epochs, nodes = self.schedule.of(name), self.schedule.nodes
         self._go_to(epochs[0])
@@ -399,20 +394,20 @@ class FewShotTraining(SupernetTask):
 
     def _start_from_parent(self, name: str) -> None:
         self._forget_steps()
-        parent = self._opened.weights(parent_name(name))
+        parent = self._files.weights(parent_name(name))
         if self.schedule.inherit:
             self.load_state_dict(parent["state_dict"])
             optimizer = cast("Optimizer", self.optimizers(use_pl_optimizer=False))
             optimizer.load_state_dict(parent["optimizer_states"][0])
         else:
-            self.load_state_dict(self._opened.start())
+            self.load_state_dict(self._files.start())
         precision = self.trainer.precision_plugin
         if state := parent.get(type(precision).__qualname__):
             precision.load_state_dict(state)
 
     def _finish_node(self) -> None:
         """Write the node and split it, unless it is of the last level."""
-        name, split, file = self.node, None, self._opened.checkpoint(self.node)
+        name, split, file = self.node, None, self._files.checkpoint(self.node)
         self.tree.checkpoints[name] = file.name
         self.trainer.save_checkpoint(file, weights_only=False)
         if depth(name) < len(self.schedule.epochs) - 1:
@@ -422,7 +417,7 @@ class FewShotTraining(SupernetTask):
             for line in () if self.given is not None else _scores(split):
                 rank_zero_info(line)
         if self.trainer.is_global_zero:
-            self._opened.finish(name, split)
+            self._files.finish(name, split)
 
     def _find_split(self, name: str) -> Split:
         def forward(net: nn.Module, batch: Any) -> None:

@@ -222,8 +222,7 @@ def cut(
     there = {name for name, part in subnet.named_children() if any(True for _ in part.parameters())}
     kept = tuple(part for part in conditions.float_parts if part in there)
     conditions = replace(conditions, float_parts=kept)
-    facts = limits, predicted, costs, rounds, difference, conditions
-    return Subnet(subnet, alone, *facts)
+    return Subnet(subnet, alone, limits, predicted, costs, rounds, difference, conditions)
 
 
 def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
