@@ -129,7 +129,25 @@ class _Cell(nn.Module):
         return nn.Sequential(fused, operation)
 
 
-class CovidNet3D(nn.Module):
+class VolumeNetwork(nn.Module):
+    """What networks of CT volumes with a `classifier` share."""
+
+    output_names = ("logits",)
+    smallest = 1  #: axis of a volume that it takes
+    classifier: nn.Linear
+
+    def get_classifier(self) -> nn.Linear:
+        """The last layer; the name is timm's."""
+        return self.classifier
+
+    def example_inputs(
+        self, height: int, width: int, *, batch: int = 1, **like: Any
+    ) -> tuple[Tensor, ...]:
+        """A volume with an eighth of `height` as its depth; see `vision.inputs.example_inputs`."""
+        return (torch.rand(batch, 1, max(self.smallest, height // 8), height, width, **like),)
+
+
+class CovidNet3D(VolumeNetwork):
     """The network of all operations, or one of its subnets.
 
     Args:
@@ -140,8 +158,6 @@ class CovidNet3D(nn.Module):
     Raises:
         ValueError: fewer than two classes.
     """
-
-    output_names = ("logits",)
 
     def __init__(self, plan: Plan, choices: Sequence[Choice | str], classes: int = 2) -> None:
         super().__init__()
@@ -178,14 +194,6 @@ class CovidNet3D(nn.Module):
         check_volumes(volumes)
         return self.head(self.stages(self.first(self.stem(volumes))))
 
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
-
-    def example_inputs(self, height: int, width: int, **like: Any) -> tuple[Tensor, ...]:
-        """A volume with an eighth of `height` as its depth; see `vision.inputs.example_inputs`."""
-        return example_volumes(height, width, **like)
-
     def fused(self, dtype: torch.dtype) -> nn.Module:
         """A faster form for inference, see `inference.optimize`."""
         net = copy.deepcopy(self)
@@ -218,13 +226,6 @@ def check_volumes(volumes: Tensor) -> None:
             f"{tuple(volumes.shape)}"
         )
     check_range(volumes, "volumes")
-
-
-def example_volumes(
-    height: int, width: int, *, smallest: int = 1, batch: int = 1, **like: Any
-) -> tuple[Tensor, ...]:
-    """One random volume (batch, 1, height / 8, height, width), no less than `smallest` deep."""
-    return (torch.rand(batch, 1, max(smallest, height // 8), height, width, **like),)
 
 
 def _operation(name: str, width: int, residual: bool) -> nn.Module:

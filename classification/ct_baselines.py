@@ -11,19 +11,19 @@ CVPR 2017, section 2.4.1), which stands for cubes throughout: 3x3x3, and 7x7x7 i
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 from torchvision.models import densenet121, resnet101
 from torchvision.models.video import mc3_18 as torchvision_mc3_18
 
 from ..vision.hub.registry import register_model
-from .covidnet3d import check_volumes, example_volumes
+from .covidnet3d import VolumeNetwork, check_volumes
 
 __all__ = ["VolumeClassifier", "densenet3d_121", "mc3_18", "resnet3d_101"]
 
 
-class VolumeClassifier(nn.Module):
+class VolumeClassifier(VolumeNetwork):
     """Features of volumes with three channels, their average, and a linear layer.
 
     Args:
@@ -31,8 +31,6 @@ class VolumeClassifier(nn.Module):
         classifier: C to the classes.
         smallest: axis of a volume that the features take.
     """
-
-    output_names = ("logits",)
 
     def __init__(self, features: nn.Module, classifier: nn.Linear, smallest: int = 1) -> None:
         super().__init__()
@@ -58,14 +56,6 @@ class VolumeClassifier(nn.Module):
                 f"{depth}x{height}x{width}: resample them, slices too"
             )
         return self.features(volumes.expand(-1, 3, -1, -1, -1))
-
-    def get_classifier(self) -> nn.Linear:
-        """The last layer; the name is timm's."""
-        return self.classifier
-
-    def example_inputs(self, height: int, width: int, **like: Any) -> tuple[Tensor, ...]:
-        """A volume with an eighth of `height` as its depth, or more where that is too small."""
-        return example_volumes(height, width, smallest=self.smallest, **like)
 
 
 def _inflated(module: nn.Module) -> nn.Module:

@@ -40,14 +40,11 @@ class Light(NamedTuple):
     far: bool  #: whether it is the sun
 
     def reach(self, points: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
-        """Ways from points (3, N) to it, (3, N), their unit directions, and the share that arrives.
-
-        Shadows of the sun are cast from up to a hundred metres away.
-        """
+        """Ways (3, N) from points (3, N) to it, their directions, and the share that arrives."""
         place = column(self.place)
         if self.far:
             toward = place.expand_as(points)
-            return 100.0 * toward, toward, 1.0
+            return 100.0 * toward, toward, 1.0  # metres; what is further casts no shadow
         ways = place - points
         square = _dot(ways, ways)
         return ways, ways / square.sqrt(), 1 / square.clamp_min(0.05)
