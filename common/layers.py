@@ -6,7 +6,19 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["SqueezeExcitation", "evaluating"]
+__all__ = ["Number", "SqueezeExcitation", "evaluating"]
+
+
+class Number(nn.Module):
+    """Holds an int that no layer's size shows, such as how often a block runs."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__()
+        self.value = value
+
+    def extra_repr(self) -> str:
+        """The number."""
+        return str(self.value)
 
 
 class SqueezeExcitation(nn.Module):

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.layers import Number
 from ..nas import elastic
 from ..nas.elastic.base import Copies, ElasticModule, Part, Setting, fill, number_of, parts, take
-from ..nas.elastic.containers import ElasticNumber, Number
+from ..nas.elastic.containers import ElasticNumber
 from ..nas.elastic.conv import ElasticConv2d
 from ..nas.values import Value, concat, maximum
 from ..vision.layers import deformable_convolution

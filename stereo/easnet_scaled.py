@@ -26,9 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.layers import Number
 from ..nas import elastic
 from ..nas.elastic.base import ElasticModule
-from ..nas.elastic.containers import ElasticNumber, Number
+from ..nas.elastic.containers import ElasticNumber
 from ..nas.space import Choice
 from ..nas.supernet import subnet_of
 from ..vision.hub.registry import register_model

@@ -1,4 +1,4 @@
-"""Sequences whose length is a choice, choices between modules, and modules that hold a number.
+"""Sequences whose length is a choice, choices between modules, and numbers.
 
 What does not run keeps its weights.
 """
@@ -13,23 +13,12 @@ from typing import Any, cast
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...common.layers import Number
 from ..values import Choice, Value, outcomes
 from .base import Condition, Copies, ElasticModule, Setting, extract_module, number_of
 
 __all__ = ["ElasticModuleList", "ElasticNumber", "ElasticOperation", "ElasticSequential"]
-__all__ += ["ModuleList", "Number", "Operation", "Sequential"]
-
-
-class Number(nn.Module):
-    """Holds an int that no layer's size shows, such as how often a block runs."""
-
-    def __init__(self, value: int) -> None:
-        super().__init__()
-        self.value = value
-
-    def extra_repr(self) -> str:
-        """The number."""
-        return str(self.value)
+__all__ += ["ModuleList", "Operation", "Sequential"]
 
 
 class ElasticNumber(ElasticModule):
