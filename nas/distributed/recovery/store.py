@@ -148,25 +148,23 @@ class SnapshotStore:
         if whole := known.intersection(*everyone):
             self._committed = newest = max(whole)
             return held[newest], self._buffers.read(newest)[0], str(self._buffers.folder)
-        for generation in sorted(known, reverse=True):
-            lost = {rank for rank, theirs in enumerate(everyone) if generation not in theirs}
+        for number in sorted(known, reverse=True):
+            lost = {rank for rank, theirs in enumerate(everyone) if number not in theirs}
             near = set() if self._parity is None else lost & set(self._parity.ranks)
             losses = _gathered(len(near), self._group)  # of each process's parity group
             if all(losses[rank] == 1 for rank in lost):
-                self._committed = generation
-                return *self._rebuilt(generation, held.get(generation), near), "parity"
+                self._committed = number
+                return *self._rebuilt(number, held.get(number), near), "parity"
         on_disk = _gathered(self._disk.whole() if self._disk else [], self._group)[0]
         if self._disk is None or not on_disk:
             return None
         return *self._disk.read(on_disk[-1]), str(on_disk[-1])
 
-    def _rebuilt(
-        self, generation: int, header: Header | None, lost: set[int]
-    ) -> tuple[Header, Tensor]:
+    def _rebuilt(self, number: int, header: Header | None, lost: set[int]) -> tuple[Header, Tensor]:
         """This process's payload, after the one process of its group that lost its own has it."""
         payload = parity = torch.empty(0, dtype=torch.uint8)
         if header is not None:
-            payload, parity = self._buffers.read(generation)
+            payload, parity = self._buffers.read(number)
         if not lost:
             return cast("Header", header), payload
         coder = cast("Parity", self._parity)
@@ -178,7 +176,7 @@ class SnapshotStore:
         length, own, crc32 = known.members[index]
         if checksum(rebuilt[:length]) != crc32:
             raise ValueError("a lost snapshot cannot be rebuilt: its parity does not fit it")
-        return Header(generation, known.step, length, own, crc32), rebuilt[:length]
+        return Header(number, known.step, length, own, crc32), rebuilt[:length]
 
     def _new_group(self) -> dist.ProcessGroup | None:
         if not (dist.is_available() and dist.is_initialized()):
