@@ -24,6 +24,7 @@ SIZES = {
     "stereo": (384, 1280),
     "stereo-fusion": (384, 1280),
     "mvs": (512, 640),
+    "mvs-fusion": (512, 640),
     "panorama": (512, 1024),
 }
 SMALL = {"nasbench201", "mbnet"}

@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--guided",
         action=argparse.BooleanOptionalAction,
-        help="start the network from a plane sweep and keep that where it is surer (default: "
+        help="start the network from a plane sweep and fuse what both find (default: "
         f"only {DEFAULT_MODEL}, by that very name, is guided)",
     )
     parser.add_argument(

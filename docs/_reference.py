@@ -24,6 +24,7 @@ TASKS = {
     "stereo": "Stereo",
     "stereo-fusion": "Fusion of disparities, for guided stereo",
     "mvs": "Multi-view stereo",
+    "mvs-fusion": "Fusion of depths, for guided multi-view stereo",
     "panorama": "Panoramas",
     "classification": "Chest CT and images",
 }

@@ -25,3 +25,19 @@ DISPMVS_TINY = {
         "1,300 others, averaged; weights kept in float16",
     )
 }
+
+DEPTH_FUSION = {
+    "worlds": WeightsRecord(
+        sources=("package:mvs/weights/depth_fusion.safetensors",),
+        sha256="a3ec1a63491a96c85e4ab2a050052e08d9057f819ccbe739fda1da5e48e970d3",
+        size=279_088,
+        licence="Apache-2.0",
+        trained_on="generated worlds with public-domain photographs as textures",
+        metrics={
+            "HoloLens, with dispmvs_tiny": {"rel_median": 0.041, "within_5%": 0.55},
+            "SUN3D, with dispmvs_tiny": {"rel_median": 0.098, "within_5%": 0.21},
+        },
+        command="python -m benchmarks.mvs_transfer --data DIR dispmvs_tiny",
+        training="TODO",
+    )
+}

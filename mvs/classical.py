@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ..datasets.mvs.cameras import invert_intrinsics, relative_pose
 from ..vision.windows import brightness, correlation, moments
 
-__all__ = ["PlaneSweep", "SourceCorrelation", "plane_sweep"]
+__all__ = ["PlaneSweep", "SourceCorrelation", "better_half", "plane_sweep", "usual_windows"]
 
 # Windows' shares of the shorter side: small ones see edges, large ones decide elsewhere.
 _SHARES = 1 / 40, 1 / 20, 1 / 11
@@ -29,7 +29,7 @@ class SourceCorrelation:
         images: (V, 3, H, W), RGB in [0, 1], V at least 2.
         intrinsics: (V, 3, 3), pixels.
         extrinsics: (V, 4, 4), world to camera.
-        windows: sides of the squares that are compared, odd, pixels; of several the mean counts.
+        windows: sides of the squares that are compared, odd, pixels.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class SourceCorrelation:
         grey = brightness(images.float())
         grey = grey - grey.mean()  # the difference of two large squares would lose the small
         self.reference, self.sources = grey[:1], grey[1:]
-        self.moments = {window: moments(self.reference, window) for window in windows}
+        self.moments = [(window, moments(self.reference, window)) for window in windows]
         height, width = images.shape[-2:]
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(grey)
@@ -49,9 +49,10 @@ class SourceCorrelation:
         self.shifts = intrinsics[1:] @ poses[:, :3, 3:]  # (S, 3, 1)
 
     def __call__(self, inverse: Tensor | float) -> Tensor:
-        """Correlations (S, H, W) in [-1, 1] at an inverse depth, (H, W) or one for all pixels.
+        """Correlations (windows, S, H, W) at an inverse depth, (H, W) or one for all pixels.
 
-        A flat window counts as 0; where the source does not see the point it is -1.
+        They are in [-1, 1]; a flat window counts as 0; where the source does not see the point it
+        is -1.
         """
         height, width = self.reference.shape[-2:]
         inverse = inverse.flatten() if isinstance(inverse, Tensor) else inverse
@@ -62,13 +63,23 @@ class SourceCorrelation:
         grid = grid.mT.reshape(-1, height, width, 2)
         warped = F.grid_sample(self.sources, grid, align_corners=False)
         outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        alike = [correlation(self.reference, warped, *about) for about in self.moments.items()]
-        return torch.stack(alike).mean(0)[:, 0].masked_fill(outside, -1)
+        alike = [correlation(self.reference, warped, *about) for about in self.moments]
+        return torch.stack(alike)[:, :, 0].masked_fill(outside, -1)
 
     def score(self, inverse: Tensor | float) -> Tensor:
-        """The mean (H, W) of the better half of the sources: a point may be hidden in some."""
-        alike = self(inverse)
-        return alike.topk((len(alike) + 1) // 2, dim=0).values.mean(0)
+        """The windows' mean (H, W) in the better half of the sources, see `better_half`."""
+        return better_half(self(inverse).mean(0))
+
+
+def better_half(alike: Tensor) -> Tensor:
+    """The mean (..., H, W) over half of the sources (..., S, H, W): some may not see a point."""
+    return alike.topk((alike.shape[-3] + 1) // 2, dim=-3).values.mean(-3)
+
+
+def usual_windows(height: int, width: int) -> list[int]:
+    """Sides of the squares that images are compared by, the smallest first; small images repeat."""
+    side = min(height, width)
+    return [max(_LEAST, 2 * round(share * side / 2) + 1) for share in _SHARES]
 
 
 @torch.inference_mode()
@@ -104,8 +115,7 @@ def plane_sweep(
     if not 0 < depth_range[0] < depth_range[1]:
         raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
     if windows is None:
-        side = min(images.shape[-2:])
-        windows = sorted({max(_LEAST, 2 * round(share * side / 2) + 1) for share in _SHARES})
+        windows = sorted({*usual_windows(*images.shape[-2:])})
     odd = windows and all(window > 0 and window % 2 for window in windows)
     if len(images) < 2 or planes < 2 or not odd:
         raise ValueError(

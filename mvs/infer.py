@@ -46,7 +46,8 @@ class MVSResult:
 
     Attributes:
         depth: (H, W) float32, z in the view's frame, in the unit of the cameras.
-        confidence: (H, W) float32 in [0, 1], see `vizoo.mvs.confidence.depth_confidence`.
+        confidence: (H, W) float32 in [0, 1]: guided, the chance that the depth is within 5 % of
+            the truth; else see `vizoo.mvs.confidence.depth_confidence`.
         image: (H, W, 3) uint8 RGB.
         intrinsics, extrinsics: (3, 3) and (4, 4), of the view.
     """
@@ -101,9 +102,8 @@ class MVSPredictor:
             `vizoo.mvs.classical.PlaneSweep()` matches without one.
         device: see there.
         dtype: see there, for the convolutions; geometry is always computed in float32.
-        guided: start from a plane sweep, and keep it where it is surer, see `Guided`: more accurate
-            where a network has seen little, and several times slower. None: the default model is,
-            others are not.
+        guided: start from a plane sweep and fuse what both find, see `Guided`: more accurate, and
+            several times slower. None: the default model is, others are not.
 
     Attributes:
         guided: whether it is.
@@ -194,11 +194,15 @@ class MVSPredictor:
         """
         names = ("images", "intrinsics", "extrinsics", "depth_range")
         batch = [sample[name][None].to(self.device) for name in names]
-        generator = torch.Generator().manual_seed(seed & _SEEDS)
-        depth = self.net(*batch, generator=generator)[0, 0].float()
+        if self.guided:
+            net: Any = self.net
+            depth, confidence = (part[0, 0] for part in net.predict(*batch))
+        else:
+            generator = torch.Generator().manual_seed(seed & _SEEDS)
+            depth = self.net(*batch, generator=generator)[0, 0].float()
+            images, intrinsics, extrinsics = (part[0] for part in batch[:3])
+            confidence = depth_confidence(images, intrinsics, extrinsics, depth)
         check_prediction(depth, dtype=self.dtype)
-        images, intrinsics, extrinsics = (part[0] for part in batch[:3])
-        confidence = depth_confidence(images, intrinsics, extrinsics, depth)
         return MVSResult(
             depth.cpu().numpy(),
             confidence.cpu().numpy(),

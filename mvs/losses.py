@@ -1,4 +1,4 @@
-"""The loss of multi-view depth."""
+"""Losses of multi-view depth."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-__all__ = ["sequence_loss"]
+__all__ = ["fusion_loss", "sequence_loss"]
 
 
 def _normalized_inverse(depth: Tensor, depth_range: Tensor) -> Tensor:
@@ -56,3 +57,24 @@ def sequence_loss(
             error = (_normalized_inverse(prediction, depth_range) - wanted).abs()
             total = total + gamma**index * torch.where(known, error, 0).sum() / count
     return total
+
+
+def fusion_loss(depth: Tensor, odds: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
+    """What counts pixels that are wrong, and a little by how much: log(1 + e / 0.02).
+
+    Here e is the relative error. To that comes the cross-entropy of what is within 5 %.
+
+    Args:
+        depth: predicted, (B, 1, H, W).
+        odds: (B, 1, H, W), logarithms of those that it is within 5 % of the truth.
+        truth: (B, 1, H, W).
+        valid: where it is known, (B, 1, H, W) bool.
+
+    Returns:
+        Scalar, float32, the mean over the known pixels; 0 where there is none.
+    """
+    error = (depth.float() / torch.where(valid, truth, 1) - 1).abs()
+    right = (error < 0.05).float()
+    unsure = F.binary_cross_entropy_with_logits(odds.float(), right, reduction="none")
+    wrong = (1 + error / 0.02).log()
+    return torch.where(valid, wrong + unsure, 0).sum() / valid.sum().clamp(min=1)

@@ -9,73 +9,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..vision.hub.create import load_network
 from ..vision.training import NetworkTask
 from ..vision.viz.colour import colourise, depth_panels
 from .confidence import depth_confidence
-from .losses import sequence_loss
+from .guided import Guided
+from .losses import fusion_loss, sequence_loss
 from .metrics import DepthMetrics
 
 if TYPE_CHECKING:
+    from .depth_fusion import DepthFusion
     from .dispmvs import DispMVS
 
-__all__ = ["MVSTask", "depth_comparison"]
+__all__ = ["FusionTask", "MVSTask", "depth_comparison"]
 
 Outputs = tuple[Sequence[Tensor], Sequence[Tensor]]
 
 
-class MVSTask(NetworkTask):
-    """Trains a depth network on every iteration of both stages; reports depth errors.
+class _DepthTask(NetworkTask):
+    """What tasks that measure depth share.
 
     Args:
-        model: name of a multi-view-stereo network, see `vizoo models`.
-        model_args: its architecture arguments.
-        loss_gamma: weight of an iteration's loss relative to the one before.
-        lr: learning rate at the start.
-        lr_schedule: `milestones`, `cosine` to zero at the end, or `constant`.
-        checkpointing: compute iterations again in the backward pass instead of keeping them:
-            much less memory, about a third more time.
+        model: see `NetworkTask`.
+        model_args: likewise.
         vary_sources: train each batch on some of its sources, one at least, how many and which
             drawn at random, so that the network gets used to few and many.
         thresholds: absolute errors in the scene's unit whose inlier shares are reported.
         relative_thresholds: the same relative to the true depth, in per cent.
-        range_factor: validate and test with depth ranges wider by this factor at both ends, to
-            see how little the network depends on them.
         **training: see `NetworkTask`.
-
-    Raises:
-        ValueError: a setting is unknown, or out of its range.
     """
 
     quantity, shown = "depth", "rel_median"
-    net: DispMVS
 
     def __init__(
         self,
-        model: str = "dispmvs",
+        model: str,
         model_args: dict[str, Any] | None = None,
         *,
-        loss_gamma: float = 0.9,
-        lr: float = 2e-4,
-        lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
-        checkpointing: bool = False,
         vary_sources: bool = False,
         thresholds: list[float] | None = None,
         relative_thresholds: list[float] | None = None,
-        range_factor: float = 1.0,
         **training: Any,
     ) -> None:
-        if not range_factor >= 1:
-            raise ValueError(f"range_factor must be at least 1, not {range_factor}")
-        super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
-        self.net.checkpointing = checkpointing
+        super().__init__(model, model_args, **training)
         if relative_thresholds is None:
             relative_thresholds = [1.0, 2.0, 5.0]
         self.val_metrics = DepthMetrics(thresholds or (), relative_thresholds)
         self.test_metrics = DepthMetrics(thresholds or (), relative_thresholds)
-
-    def forward(self, batch: dict[str, Any]) -> Tensor:
-        """Depth (B, 1, H, W) of the reference views of a batch."""
-        return self.net(*self._inputs(batch))
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
         """The loss of a batch."""
@@ -91,9 +71,67 @@ class MVSTask(NetworkTask):
         names = "images", "intrinsics", "extrinsics"
         return {**batch, **{name: batch[name][:, chosen] for name in names}}
 
+    def picture(self, batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> np.ndarray:
+        """The first sample's `depth_comparison`."""
+        return depth_comparison(
+            batch["images"][0, 0], depth[0], batch["depth"][0], batch["valid"][0], confidence[0]
+        )
+
+
+def _inputs(batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
+    """What networks take, with ranges wider by a factor at both ends."""
+    depth_range = batch["depth_range"]
+    if factor != 1:
+        depth_range = depth_range * depth_range.new_tensor([1 / factor, factor])
+    return batch["images"], batch["intrinsics"], batch["extrinsics"], depth_range
+
+
+class MVSTask(_DepthTask):
+    """Trains a depth network on every iteration of both stages; reports depth errors.
+
+    Args:
+        model: name of a multi-view-stereo network, see `vizoo models`.
+        model_args: its architecture arguments.
+        loss_gamma: weight of an iteration's loss relative to the one before.
+        lr: learning rate at the start.
+        lr_schedule: `milestones`, `cosine` to zero at the end, or `constant`.
+        checkpointing: compute iterations again in the backward pass instead of keeping them:
+            much less memory, about a third more time.
+        range_factor: validate and test with depth ranges wider by this factor at both ends, to
+            see how little the network depends on them.
+        **training: `vary_sources`, `thresholds` and `relative_thresholds`, and those of
+            `NetworkTask`.
+
+    Raises:
+        ValueError: a setting is unknown, or out of its range.
+    """
+
+    net: DispMVS
+
+    def __init__(
+        self,
+        model: str = "dispmvs",
+        model_args: dict[str, Any] | None = None,
+        *,
+        loss_gamma: float = 0.9,
+        lr: float = 2e-4,
+        lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
+        checkpointing: bool = False,
+        range_factor: float = 1.0,
+        **training: Any,
+    ) -> None:
+        if not range_factor >= 1:
+            raise ValueError(f"range_factor must be at least 1, not {range_factor}")
+        super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
+        self.net.checkpointing = checkpointing
+
+    def forward(self, batch: dict[str, Any]) -> Tensor:
+        """Depth (B, 1, H, W) of the reference views of a batch."""
+        return self.net(*_inputs(batch))
+
     def outputs(self, batch: dict[str, Any]) -> Outputs:
         """What the network predicts in training: depth after each iteration, coarse and fine."""
-        return self.net.forward_stages(*self._inputs(batch))
+        return self.net.forward_stages(*_inputs(batch))
 
     def loss(self, outputs: Outputs, batch: dict[str, Any]) -> Tensor:
         """The loss of `outputs` against the ground truth."""
@@ -108,24 +146,62 @@ class MVSTask(NetworkTask):
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Depth and confidence (B, 1, H, W) of the reference views."""
-        images, intrinsics, extrinsics, limits = self._inputs(batch, self.hparams.range_factor)
+        images, intrinsics, extrinsics, limits = _inputs(batch, self.hparams.range_factor)
         depth = self.net(images, intrinsics, extrinsics, limits).float()
         samples = zip(images, intrinsics, extrinsics, depth[:, 0], strict=True)
         with torch.autocast(depth.device.type, enabled=False):
             confidence = [depth_confidence(*sample) for sample in samples]
         return depth, torch.stack(confidence)[:, None]
 
-    def _inputs(self, batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
-        depth_range = batch["depth_range"]
-        if factor != 1:
-            depth_range = depth_range * depth_range.new_tensor([1 / factor, factor])
-        return batch["images"], batch["intrinsics"], batch["extrinsics"], depth_range
 
-    def picture(self, batch: dict[str, Any], depth: Tensor, confidence: Tensor) -> np.ndarray:
-        """The first sample's `depth_comparison`."""
-        return depth_comparison(
-            batch["images"][0, 0], depth[0], batch["depth"][0], batch["valid"][0], confidence[0]
-        )
+class FusionTask(_DepthTask):
+    """Trains what fuses a network's depth with that of a plane sweep, see `Guided`.
+
+    Args:
+        model: name of a fusion network.
+        model_args: its architecture arguments.
+        mvs: trained weights of the network whose depth is fused, see `load_network`; they stay as
+            they are.
+        lr: learning rate at the start.
+        **training: see `MVSTask`.
+
+    Raises:
+        ValueError: a setting is unknown, or two do not fit together.
+    """
+
+    net: DepthFusion
+
+    def __init__(
+        self,
+        model: str = "depth_fusion",
+        model_args: dict[str, Any] | None = None,
+        *,
+        mvs: str = "dispmvs_tiny",
+        lr: float = 2e-3,
+        **training: Any,
+    ) -> None:
+        super().__init__(model, model_args, lr=lr, **training)
+        # Within a tuple no one finds its parameters: not the optimiser, not a checkpoint.
+        self._guided = (Guided(load_network(mvs, "mvs").requires_grad_(False).eval(), self.net),)
+
+    def outputs(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Depth and odds, both (B, 1, H, W)."""
+        return self.net.forward_scored(*self._guidance(batch))
+
+    def loss(self, outputs: tuple[Tensor, Tensor], batch: dict[str, Any]) -> Tensor:
+        """The loss of `outputs` against the ground truth."""
+        return fusion_loss(*outputs, batch["depth"], batch["valid"])
+
+    def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Depth, and the chance that it is right, both (B, 1, H, W)."""
+        return self.net.predict(*self._guidance(batch))
+
+    @torch.no_grad()
+    def _guidance(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        guided = self._guided[0]
+        guided.net.to(batch["images"].device)
+        with torch.autocast(batch["images"].device.type, enabled=False):
+            return guided.guidance(*_inputs(batch))
 
 
 def depth_comparison(

@@ -5,7 +5,7 @@ import functools
 import pytest
 import torch
 
-from vizoo.mvs.classical import SourceCorrelation, plane_sweep
+from vizoo.mvs.classical import SourceCorrelation, better_half, plane_sweep
 
 
 def share_within(depth, textured_views, tolerance):
@@ -44,8 +44,10 @@ def test_near_the_truth(textured_views, swept):
 
 def test_of_several_windows_the_mean_counts(textured_views):
     views = [textured_views[name] for name in ("images", "intrinsics", "extrinsics")]
-    small, large = (SourceCorrelation(*views, windows)(0.5) for windows in ((9,), (17,)))
-    torch.testing.assert_close(SourceCorrelation(*views, (9, 17))(0.5), (small + large) / 2)
+    small, large = (SourceCorrelation(*views, windows)(0.5)[0] for windows in ((9,), (17,)))
+    both = SourceCorrelation(*views, (9, 17))
+    torch.testing.assert_close(both(0.5), torch.stack((small, large)))
+    torch.testing.assert_close(both.score(0.5), better_half((small + large) / 2))
 
 
 def test_windows_grow_with_the_picture(textured_views):

@@ -1,4 +1,4 @@
-"""A network guided by a plane sweep: each pixel takes what is surer; what it starts from."""
+"""A network guided by a plane sweep: what is fused, how sure it is, what it starts from."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def views_of(sample):
     return [sample[name][None] for name in NAMES]
 
 
-def test_each_pixel_takes_the_surer_one(textured_views):
+def test_each_pixel_takes_what_is_right(textured_views):
     truth, known = textured_views["depth"][0], textured_views["valid"][0]
     net = HalfRight(torch.where(known, truth, 1.0))
     views = views_of(textured_views)
@@ -54,7 +54,7 @@ def test_the_faster_form_and_the_predictor_give_the_same(textured_views):
     net = vizoo.create_model("dispmvs_tiny", coarse_iterations=2, fine_iterations=1).eval()
     views = views_of(textured_views)
     with torch.no_grad():
-        depth = Guided(net)(*views)[0, 0]
+        depth, chance = (part[0, 0] for part in Guided(net).predict(*views))
     predictor = vizoo.MVSPredictor(net, "cpu", guided=True)
     assert predictor.model == "DispMVS" and predictor.guided
     assert predictor.fingerprint != vizoo.MVSPredictor(net, "cpu").fingerprint
@@ -62,6 +62,8 @@ def test_the_faster_form_and_the_predictor_give_the_same(textured_views):
         {name: view[0] for name, view in zip(NAMES, views, strict=True)}
     )
     torch.testing.assert_close(torch.from_numpy(result.depth), depth, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(torch.from_numpy(result.confidence), chance, rtol=0, atol=1e-3)
+    assert 0 <= chance.min() < chance.max() <= 1
 
 
 @pytest.mark.parametrize(

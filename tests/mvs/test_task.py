@@ -13,7 +13,7 @@ from trainers import quiet_trainer
 from vizoo.__main__ import main
 from vizoo.datasets.mvs import MVSDataModule
 from vizoo.datasets.worlds.views import WorldViews
-from vizoo.mvs.task import MVSTask, depth_comparison
+from vizoo.mvs.task import FusionTask, MVSTask, depth_comparison
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import load_weights
@@ -89,6 +89,24 @@ def test_checkpointing_changes_no_gradient(batch):
         found.append([p.grad for p in task.net.parameters()])
     for plain, again in zip(*found, strict=True):
         torch.testing.assert_close(plain, again, rtol=1e-3, atol=1e-5)
+
+
+def test_a_fusion_is_trained_alone(batch):
+    task = FusionTask(vary_sources=True)
+    before = {name: tensor.clone() for name, tensor in task.state_dict().items()}
+    assert not any("net.net" in name for name in before)  # the network's are not among them
+    known = task._guided[0].net.state_dict()
+    frozen = {name: tensor.clone() for name, tensor in known.items()}
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    loss = task.loss(task.outputs(task.mixed(batch)), batch)
+    loss.backward()
+    optimizer.step()
+    after = task.state_dict()
+    assert not any(torch.equal(before[name], after[name]) for name in before if "weight" in name)
+    assert all(torch.equal(frozen[name], known[name]) for name in frozen)
+    depth, chance = task.predictions(batch)
+    assert depth.shape == chance.shape == batch["depth"].shape
+    assert 0 <= chance.min() and chance.max() <= 1
 
 
 def test_a_batch_without_truth_gives_zero(batch):
@@ -172,7 +190,8 @@ def test_built_in_configs_run(config, drawn, tmp_path, monkeypatch):
     model = settings["model"]["init_args"]
     with torch.device("meta"):
         create_model(model["model"], **(model.get("model_args") or {}))
-    model |= {"model": "dispmvs_tiny", "model_args": SMALL}
+    if model["model"] != "depth_fusion":
+        model |= {"model": "dispmvs_tiny", "model_args": SMALL}
     settings["trainer"] |= {"fast_dev_run": True, "accelerator": "cpu", "devices": 1}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(settings))
     assert main(["fit", "--config", "small.yaml"]) == 0

@@ -45,6 +45,7 @@ _PACKAGE = __name__.rpartition(".vision.")[0]
 FAMILIES: dict[str, str] = {
     "covidnet3d": "classification.covidnet3d",
     "densenet3d": "classification.ct_baselines",
+    "depth_fusion": "mvs.depth_fusion",
     "disparity_fusion": "stereo.disparity_fusion",
     "dispmvs": "mvs.dispmvs",
     "easnet": "stereo.easnet",

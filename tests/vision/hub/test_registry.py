@@ -241,6 +241,6 @@ def test_papers_are_those_that_the_files_name():
         text = " ".join((sys.modules[entry.module].__doc__ or "").split())
         venue = entry.paper.published.rpartition(", ")[2]
         assert entry.paper.arxiv in text or venue in text, name
-    assert unpublished == {"disparity_fusion", "image_classifier", "mbnet"}
+    assert unpublished == {"depth_fusion", "disparity_fusion", "image_classifier", "mbnet"}
     assert registry.model_info("fadnet_plus_tiny").paper.url.endswith("2110.02582")
     assert registry.model_info("fadnet").paper.url.endswith("2003.10758")
