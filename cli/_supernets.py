@@ -148,8 +148,9 @@ def bench_and_table(
 ) -> tuple[Bench, LatencyTable | None, LatencyTable | None, Path | None]:
     """A search's bench, and its latency table, which a limit on latency needs.
 
-    Behind them the table of another machine that it was moved from, or the file in which it has to
-    be completed.
+    Returns:
+        The bench; the table, if there is one; the table of another machine that this was moved
+        from; the file in which this has yet to be completed.
     """
     from ..vision.subnets.bench import begun
     from ..vision.subnets.best import cost_predictors, moved_table, table_beside, within_reach

@@ -88,14 +88,14 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, each) for each in inner)
     if hint in (int, float):  # NumPy's numbers too, but True is none, and JSON has no NaN
         kind = Integral if hint is int else Real
-        return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)
-    if origin is tuple and ... not in inner:
-        listed = isinstance(value, (tuple, list)) and len(value) == len(inner)
-        return listed and all(map(_fits, value, inner))
-    if origin is Sequence:
-        listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-        return listed and all(_fits(item, inner[0]) for item in value)
-    if origin is Mapping:
+        numeric = isinstance(value, kind) and not isinstance(value, bool)
+        return numeric and (isinstance(value, Integral) or math.isfinite(value))
+    if origin in (Sequence, list, tuple):
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            return False
+        hints = inner if origin is tuple and ... not in inner else inner[:1] * len(value)
+        return len(hints) == len(value) and all(map(_fits, value, hints))
+    if origin in (Mapping, dict):
         return isinstance(value, Mapping) and all(
             _fits(key, inner[0]) and _fits(item, inner[1]) for key, item in value.items()
         )

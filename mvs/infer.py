@@ -126,8 +126,9 @@ class MVSPredictor:
         self.dtype = choose_dtype(dtype, self.device)
         net = standalone(load_network(model, "mvs"))
         self.model = type(model).__name__ if isinstance(model, nn.Module) else os.fspath(model)
-        self.guided = model == DEFAULT_MODEL if guided is None else guided
-        net = Guided(net) if self.guided else net
+        whole = isinstance(net, Guided)
+        self.guided = whole or (model == DEFAULT_MODEL if guided is None else guided)
+        net = Guided(net) if self.guided and not whole else net
         self.fingerprint = fingerprint(net)
         self.net = optimize(net.to(self.device), self.dtype)
 

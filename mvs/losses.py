@@ -60,13 +60,13 @@ def sequence_loss(
 
 
 def fusion_loss(depth: Tensor, odds: Tensor, truth: Tensor, valid: Tensor) -> Tensor:
-    """What counts pixels that are wrong, and a little by how much: log(1 + e / 0.02).
+    """The mean of log(1 + e / 0.02), where e is the relative error, and a cross-entropy.
 
-    Here e is the relative error. To that comes the cross-entropy of what is within 5 %.
+    That is of `odds` against whether e is below 5 %.
 
     Args:
         depth: predicted, (B, 1, H, W).
-        odds: (B, 1, H, W), logarithms of those that it is within 5 % of the truth.
+        odds: (B, 1, H, W), log-odds that the depth is within 5 % of the truth.
         truth: (B, 1, H, W).
         valid: where it is known, (B, 1, H, W) bool.
 

@@ -52,6 +52,7 @@ class _DepthTask(NetworkTask):
         **training: Any,
     ) -> None:
         super().__init__(model, model_args, **training)
+        self._vary_sources = vary_sources
         if relative_thresholds is None:
             relative_thresholds = [1.0, 2.0, 5.0]
         self.val_metrics = DepthMetrics(thresholds or (), relative_thresholds)
@@ -63,7 +64,7 @@ class _DepthTask(NetworkTask):
 
     def mixed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch as it is trained on, with fewer sources where they vary."""
-        if not self.hparams.vary_sources:
+        if not self._vary_sources:
             return batch
         sources = batch["images"].shape[1] - 1
         count = int(torch.randint(1, sources + 1, ()))
@@ -106,6 +107,7 @@ class MVSTask(_DepthTask):
         ValueError: a setting is unknown, or out of its range.
     """
 
+    kind = "mvs"
     net: DispMVS
 
     def __init__(
@@ -124,6 +126,7 @@ class MVSTask(_DepthTask):
             raise ValueError(f"range_factor must be at least 1, not {range_factor}")
         super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
         self.net.checkpointing = checkpointing
+        self._loss_gamma, self._range_factor = loss_gamma, range_factor
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Depth (B, 1, H, W) of the reference views of a batch."""
@@ -136,7 +139,7 @@ class MVSTask(_DepthTask):
     def loss(self, outputs: Outputs, batch: dict[str, Any]) -> Tensor:
         """The loss of `outputs` against the ground truth."""
         truth = batch["depth"], batch["valid"], batch["depth_range"]
-        return sequence_loss(*outputs, *truth, self.hparams.loss_gamma)
+        return sequence_loss(*outputs, *truth, self._loss_gamma)
 
     def distillation_loss(
         self, outputs: Outputs, teacher_outputs: Outputs, batch: dict[str, Any]
@@ -146,7 +149,7 @@ class MVSTask(_DepthTask):
 
     def predictions(self, batch: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """Depth and confidence (B, 1, H, W) of the reference views."""
-        images, intrinsics, extrinsics, limits = _inputs(batch, self.hparams.range_factor)
+        images, intrinsics, extrinsics, limits = _inputs(batch, self._range_factor)
         depth = self.net(images, intrinsics, extrinsics, limits).float()
         samples = zip(images, intrinsics, extrinsics, depth[:, 0], strict=True)
         with torch.autocast(depth.device.type, enabled=False):
@@ -169,6 +172,7 @@ class FusionTask(_DepthTask):
         ValueError: a setting is unknown, or two do not fit together.
     """
 
+    kind = "mvs-fusion"
     net: DepthFusion
 
     def __init__(
@@ -201,7 +205,7 @@ class FusionTask(_DepthTask):
         guided = self._guided[0]
         guided.net.to(batch["images"].device)
         with torch.autocast(batch["images"].device.type, enabled=False):
-            return guided.guidance(*_inputs(batch))
+            return guided.guidance(*(part.float() for part in _inputs(batch)))
 
 
 def depth_comparison(

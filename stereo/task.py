@@ -92,6 +92,8 @@ class StereoTask(_DisparityTask):
         ValueError: a setting is unknown, or two do not fit together.
     """
 
+    kind = "stereo"
+
     def __init__(
         self,
         model: str = "fadnet_plus_tiny",
@@ -186,6 +188,8 @@ class FusionTask(_DisparityTask):
     Raises:
         ValueError: a setting is unknown, or two do not fit together.
     """
+
+    kind = "stereo-fusion"
 
     def __init__(
         self,

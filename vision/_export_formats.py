@@ -72,7 +72,7 @@ class Format:
     name: str  #: what `--to` takes
     suffixes: tuple[str, ...]  #: of its files, the usual one first
     write: Callable[[Job, Path], None]  #: writes a file
-    #: from a file its metadata, and what runs it, in this type if the file leaves the type open
+    #: from a file what runs it, in this type if the file leaves the type open, and its metadata
     read: Callable[[Path, torch.dtype], tuple[_Run, dict[str, Any]]]
     needs: tuple[str, ...] = ()  #: packages, which are modules too
     int8_needs: str = ""  #: one more for int8

@@ -27,7 +27,7 @@ from ..nas.supernet import architecture_of
 from .callbacks import RightGradients
 from .hub.converted import as_supernet
 from .hub.create import create_model
-from .hub.registry import REMOTE
+from .hub.registry import REMOTE, model_info
 from .lora import Adapters, adapt_by
 from .schedule import run_steps, steps_of
 
@@ -203,6 +203,8 @@ class NetworkTask(OptimisedTask):
         ValueError: a setting is unknown, or arguments or a file do not fit.
     """
 
+    kind: ClassVar[str | None] = None
+    """What models it trains, as `vizoo models` says what they are for; None: any."""
     quantity: ClassVar[str]
     """Key of the truth in a batch; `valid` says where it is known."""
     shown: ClassVar[str]
@@ -224,6 +226,8 @@ class NetworkTask(OptimisedTask):
     ) -> None:
         super().__init__(**optimisation)
         self.net = starting_network(model, model_args, init_weights)
+        if self.kind not in (None, own := model_info(model).task):
+            raise ValueError(f"model {model} is for {own}, not for {self.kind}")
         if adapter is not None:
             adapt_by(self.net, adapter)
         self._adapter = adapter

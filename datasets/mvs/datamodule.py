@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...common.arguments import check_arguments
 from ..datamodule import MixedDataModule
 from ..files import check_choice
 from ..stereo.transforms import Compose
@@ -45,6 +46,7 @@ class MVSDataModule(MixedDataModule):
         pose_error: tuple[float, float] | None = None,
         **common: Any,
     ) -> None:
+        check_arguments("MVSDataModule", MVSDataModule.__init__, {"pose_error": pose_error})
         check_choice("augmentation", augmentation, ("none", "colour"))
         if (crop_height is None) != (crop_width is None):
             raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")

@@ -557,7 +557,6 @@ def test_what_a_terminal_shows(toy):
     code = f"""
 import os
 from vizoo.__main__ import main
-from vizoo.vision.configs.agreement import check_agreement
 assert main({[*FIT, *SHOWN]}) == 0
 print("PLAIN", flush=True)
 os.environ["NO_COLOR"] = "1"

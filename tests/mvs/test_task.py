@@ -62,6 +62,20 @@ def test_training_lowers_the_loss(batch):
     assert losses[-1] < 0.8 * losses[0]
 
 
+def test_a_subclass_need_not_save_arguments(batch):
+    task = _task(vary_sources=True, range_factor=2.0)
+    task.hparams.clear()
+    task.training_step(batch, 0)
+    task.predictions(batch)
+
+
+def test_models_for_something_else_are_refused():
+    with pytest.raises(ValueError, match="model depth_fusion is for mvs-fusion, not for mvs$"):
+        MVSTask("depth_fusion")
+    with pytest.raises(ValueError, match="model dispmvs_tiny is for mvs, not for mvs-fusion"):
+        FusionTask("dispmvs_tiny")
+
+
 def test_sources_vary(batch):
     assert _task().mixed(batch) is batch
     task = _task(vary_sources=True)
@@ -94,7 +108,7 @@ def test_checkpointing_changes_no_gradient(batch):
 def test_a_fusion_is_trained_alone(batch):
     task = FusionTask(vary_sources=True)
     before = {name: tensor.clone() for name, tensor in task.state_dict().items()}
-    assert not any("net.net" in name for name in before)  # the network's are not among them
+    assert {name.partition(".")[0] for name in before} == {"net"}  # of the fusion alone
     known = task._guided[0].net.state_dict()
     frozen = {name: tensor.clone() for name, tensor in known.items()}
     optimizer = torch.optim.SGD(task.parameters(), lr=0.1)

@@ -318,6 +318,9 @@ class TestAugmentation:
         assert MVSDataModule().augment is None
         with pytest.raises(ValueError, match=r"errors of -1 degrees .* want 0 to 10"):
             MVSDataModule(pose_error=(-1, 0.1))
+        for wrong in (0.2, (1,), ("a", 1)):
+            with pytest.raises(ValueError, match="MVSDataModule: pose_error must be of type tuple"):
+                MVSDataModule(pose_error=wrong)
         with pytest.raises(ValueError, match="augmentation 'flip' is none of none, colour"):
             MVSDataModule(augmentation="flip")
         with pytest.raises(ValueError, match="give both sides, or neither"):
