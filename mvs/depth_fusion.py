@@ -19,17 +19,13 @@ from torch.nn import functional as F
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import convex_upsample
-from ..vision.windows import box_mean, brightness, moments
 from ._weights import DEPTH_FUSION
-from .classical import SourceCorrelation, better_half, usual_windows
 
-__all__ = ["DepthFusion", "clues", "depth_fusion"]
+__all__ = ["DepthFusion", "depth_fusion"]
 
 _CLAIMS = 2
 _CLUES = _CLAIMS * 6 + 6
 _DILATIONS = 1, 2, 4, 8, 1
-_FINE, _COARSE = 0.02, 0.2  # relative depths that clues tell apart
-_FLAT = 0.02  # deviation of brightness below which there is little to see
 
 
 class DepthFusion(nn.Module):
@@ -76,7 +72,7 @@ class DepthFusion(nn.Module):
 
         Args:
             claims: (B, 2, H, W), depths, more than 0.
-            clues: (B, 18, H, W), see `clues`.
+            clues: (B, 18, H, W), see `vizoo.mvs.guided.clues`.
         """
         height, width = claims.shape[-2:]
         clues = clues.to(self.stem.weight.dtype)
@@ -104,46 +100,6 @@ class DepthFusion(nn.Module):
         like: dict[str, Any] = {"device": device, "dtype": dtype}
         claims = 1 + torch.rand(batch, _CLAIMS, height, width, **like)
         return claims, torch.rand(batch, _CLUES, height, width, **like)
-
-
-def clues(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, claims: Tensor) -> Tensor:
-    """What tells which of two depths is right, for one view.
-
-    Args:
-        images: (V, 3, H, W), RGB in [0, 1], the depths' view first, V at least 2.
-        intrinsics: (V, 3, 3), pixels.
-        extrinsics: (V, 4, 4), world to camera.
-        claims: (2, H, W), depths, more than 0.
-
-    Returns:
-        (18, H, W): of either depth how alike the views are, in squares of three sizes, its
-        roughness in the smallest and the largest, and by how much it lies behind what is around;
-        by how much the second lies behind the first, fine and coarse; the first view's brightness
-        against what is around, and its contrast in two sizes; the share of a source among all.
-    """
-    windows = usual_windows(*images.shape[-2:])
-    alike = SourceCorrelation(images, intrinsics, extrinsics, windows)
-    logarithms = claims.log()[:, None]
-    told = []
-    for claim, logarithm in zip(claims, logarithms, strict=True):
-        told.append(better_half(alike(1 / claim)))
-        centred = (logarithm - logarithm.mean())[None]
-        for window in (windows[0], windows[-1]):
-            told.append(_compressed(moments(centred, window)[1].sqrt()[0], _FINE))
-        told.append(_compressed((centred - box_mean(centred, windows[-1]))[0], _FINE))
-    told += [_compressed(logarithms[1] - logarithms[0], scale) for scale in (_FINE, _COARSE)]
-    grey = brightness(images[:1].float())
-    grey = grey - grey.mean()
-    (_, fine), (mean, coarse) = (moments(grey, window) for window in (windows[0], windows[-1]))
-    told.append(((grey - mean) / (coarse.sqrt() + _FLAT))[0])
-    told += [_compressed(variance.sqrt()[0], _FLAT) for variance in (fine, coarse)]
-    told.append(torch.full_like(logarithms[0], 1 / (len(images) - 1)))
-    return torch.cat(told)
-
-
-def _compressed(difference: Tensor, scale: float) -> Tensor:
-    """Large differences made small: sign and logarithm."""
-    return difference.sign() * (1 + difference.abs() / scale).log()
 
 
 @register_model(task="mvs-fusion", weights=DEPTH_FUSION)

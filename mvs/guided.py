@@ -15,13 +15,15 @@ from torch import Generator, Tensor, nn
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.inference import optimize
-from .classical import PlaneSweep
-from .depth_fusion import clues
+from ..vision.windows import box_mean, brightness, moments
+from .classical import PlaneSweep, SourceCorrelation, better_half, usual_windows
 from .dispmvs import start_from
 
-__all__ = ["Guided"]
+__all__ = ["Guided", "clues"]
 
 _FUSION = "depth_fusion"
+_FINE, _COARSE = 0.02, 0.2  # relative depths that clues tell apart
+_FLAT = 0.02  # deviation of brightness below which there is little to see
 
 
 class Guided(nn.Module):
@@ -78,3 +80,43 @@ class Guided(nn.Module):
         claims = torch.cat((swept, self.net(*views, depth_range, start_from(swept)).float()), 1)
         told = [clues(*sample) for sample in zip(*views, claims, strict=True)]
         return claims, torch.stack(told)
+
+
+def clues(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, claims: Tensor) -> Tensor:
+    """What tells which of two depths is right, for one view.
+
+    Args:
+        images: (V, 3, H, W), RGB in [0, 1], the depths' view first, V at least 2.
+        intrinsics: (V, 3, 3), pixels.
+        extrinsics: (V, 4, 4), world to camera.
+        claims: (2, H, W), depths, more than 0.
+
+    Returns:
+        (18, H, W): of either depth how alike the views are, in squares of three sizes, its
+        roughness in the smallest and the largest, and by how much it lies behind what is around;
+        by how much the second lies behind the first, fine and coarse; the first view's brightness
+        against what is around, and its contrast in two sizes; the share of a source among all.
+    """
+    windows = usual_windows(*images.shape[-2:])
+    alike = SourceCorrelation(images, intrinsics, extrinsics, windows)
+    logarithms = claims.log()[:, None]
+    told = []
+    for claim, logarithm in zip(claims, logarithms, strict=True):
+        told.append(better_half(alike(1 / claim)))
+        centred = (logarithm - logarithm.mean())[None]
+        for window in (windows[0], windows[-1]):
+            told.append(_compressed(moments(centred, window)[1].sqrt()[0], _FINE))
+        told.append(_compressed((centred - box_mean(centred, windows[-1]))[0], _FINE))
+    told += [_compressed(logarithms[1] - logarithms[0], scale) for scale in (_FINE, _COARSE)]
+    grey = brightness(images[:1].float())
+    grey = grey - grey.mean()
+    (_, fine), (mean, coarse) = (moments(grey, window) for window in (windows[0], windows[-1]))
+    told.append(((grey - mean) / (coarse.sqrt() + _FLAT))[0])
+    told += [_compressed(variance.sqrt()[0], _FLAT) for variance in (fine, coarse)]
+    told.append(torch.full_like(logarithms[0], 1 / (len(images) - 1)))
+    return torch.cat(told)
+
+
+def _compressed(difference: Tensor, scale: float) -> Tensor:
+    """Large differences made small: sign and logarithm."""
+    return difference.sign() * (1 + difference.abs() / scale).log()

@@ -226,7 +226,7 @@ class NetworkTask(OptimisedTask):
     ) -> None:
         super().__init__(**optimisation)
         self.net = starting_network(model, model_args, init_weights)
-        if self.kind not in (None, own := model_info(model).task):
+        if self.kind is not None and (own := model_info(model).task) != self.kind:
             raise ValueError(f"model {model} is for {own}, not for {self.kind}")
         if adapter is not None:
             adapt_by(self.net, adapter)

@@ -2,11 +2,31 @@
 
 import pytest
 import torch
+from network_tester import NetworkTester
 from torch.nn import functional as F
 
 import vizoo
-from vizoo.mvs.depth_fusion import clues
+from vizoo.mvs.guided import clues
 from vizoo.mvs.losses import fusion_loss
+
+
+class TestDepthFusion(NetworkTester):
+    name = "depth_fusion"
+    parameters = 69_360
+
+    test_images_of_other_ranges_are_refused = None  # it sees none
+
+    def trained_outputs(self, net):
+        return net.forward_scored(*self.inputs(net, batch=2))
+
+    @pytest.mark.parametrize("size", [(33, 47), (16, 16), (1, 2)])
+    def test_any_size(self, net, size):
+        inputs = self.inputs(net, *size)
+        with torch.inference_mode():
+            depth, chance = net.predict(*inputs)
+            assert net(*inputs).equal(depth)
+        assert depth.shape == chance.shape == (1, 1, *size)
+        assert 0 <= chance.min() and chance.max() <= 1
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +61,6 @@ def test_another_unit_changes_no_clue(claims, views):
     larger[:, :3, 3] *= 1000
     told, again = clues(*views, claims), clues(images, intrinsics, larger, 1000 * claims)
     assert torch.isclose(told, again, rtol=1e-2, atol=1e-2).float().mean() > 0.999
-
-
-@pytest.mark.parametrize("size", [(33, 47), (16, 16), (1, 2)])
-def test_any_size(size):
-    net = vizoo.create_model("depth_fusion").eval()
-    assert net(*net.example_inputs(*size)).shape == (1, 1, *size)
 
 
 def test_learns_which_claim_is_right(claims, views, textured_views):
