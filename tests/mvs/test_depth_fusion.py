@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from network_tester import NetworkTester
+from network_tester import NetworkTester, slow
 from torch.nn import functional as F
 
 import vizoo
@@ -14,6 +14,7 @@ class TestDepthFusion(NetworkTester):
     name = "depth_fusion"
     parameters = 69_360
 
+    test_exports = slow(NetworkTester.test_exports)  # EASNet's has all of its operators
     test_images_of_other_ranges_are_refused = None  # it sees none
 
     def trained_outputs(self, net):
