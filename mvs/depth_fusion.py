@@ -88,16 +88,9 @@ class DepthFusion(nn.Module):
         return 1 / convex_upsample(inverse, neighbours, "replicate"), odds
 
     def example_inputs(
-        self,
-        height: int,
-        width: int,
-        *,
-        batch: int = 1,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
+        self, height: int, width: int, *, batch: int = 1, **like: Any
     ) -> tuple[Tensor, ...]:
         """Random maps; see `vision.inputs`."""
-        like: dict[str, Any] = {"device": device, "dtype": dtype}
         claims = 1 + torch.rand(batch, _CLAIMS, height, width, **like)
         return claims, torch.rand(batch, _CLUES, height, width, **like)
 

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.inference import optimize
+from ..vision.layers import compressed
 from ..vision.windows import box_mean, brightness, moments
 from .classical import PlaneSweep, SourceCorrelation, better_half, usual_windows
 from .dispmvs import start_from
@@ -105,18 +106,13 @@ def clues(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, claims: Tensor
         told.append(better_half(alike(1 / claim)))
         centred = (logarithm - logarithm.mean())[None]
         for window in (windows[0], windows[-1]):
-            told.append(_compressed(moments(centred, window)[1].sqrt()[0], _FINE))
-        told.append(_compressed((centred - box_mean(centred, windows[-1]))[0], _FINE))
-    told += [_compressed(logarithms[1] - logarithms[0], scale) for scale in (_FINE, _COARSE)]
+            told.append(compressed(moments(centred, window)[1].sqrt()[0] / _FINE))
+        told.append(compressed((centred - box_mean(centred, windows[-1]))[0] / _FINE))
+    told += [compressed((logarithms[1] - logarithms[0]) / scale) for scale in (_FINE, _COARSE)]
     grey = brightness(images[:1].float())
     grey = grey - grey.mean()
     (_, fine), (mean, coarse) = (moments(grey, window) for window in (windows[0], windows[-1]))
     told.append(((grey - mean) / (coarse.sqrt() + _FLAT))[0])
-    told += [_compressed(variance.sqrt()[0], _FLAT) for variance in (fine, coarse)]
+    told += [compressed(variance.sqrt()[0] / _FLAT) for variance in (fine, coarse)]
     told.append(torch.full_like(logarithms[0], 1 / (len(images) - 1)))
     return torch.cat(told)
-
-
-def _compressed(difference: Tensor, scale: float) -> Tensor:
-    """Large differences made small: sign and logarithm."""
-    return difference.sign() * (1 + difference.abs() / scale).log()

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
-from ..vision.layers import check_pair, convex_upsample
+from ..vision.layers import check_pair, compressed, convex_upsample
 from ..vision.ops import warp_by_disparity
 from ._easnet_layers import DilatedBlock, initialize
 from ._weights import DISPARITY_FUSION
@@ -117,7 +117,7 @@ class DisparityFusion(nn.Module):
         matched = torch.where(hints[:, 1:2] > 0, own, filled)  # it is one or the other
         seen = [left / _CONTRAST]
         seen += [difference / _DIFFERENCE for difference in (own, matched, filled)]
-        seen += [_compressed(claims[:, 1:] - claims[:, :1]), _compressed(claims - _smooth(claims))]
+        seen += [compressed(claims[:, 1:] - claims[:, :1]), compressed(claims - _smooth(claims))]
         seen.append(hints)
         x = _whole(torch.cat([part.to(self.stem.weight.dtype) for part in seen], 1), 4)
         x = F.leaky_relu(self.stem(x), 0.2)
@@ -164,12 +164,6 @@ def _smooth(disparity: Tensor) -> Tensor:
     height, width = disparity.shape[-2:]
     means = F.avg_pool2d(_whole(disparity, _CELL), _CELL)
     return F.interpolate(means, scale_factor=_CELL, mode="bilinear")[..., :height, :width]
-
-
-def _compressed(difference: Tensor) -> Tensor:
-    """Large differences made small: sign and logarithm."""
-    # log1p takes ten times as long, and in float32, which claims are, is no better here.
-    return difference.sign() * (1 + difference.abs()).log()
 
 
 @register_model(task="stereo-fusion", weights=DISPARITY_FUSION)
