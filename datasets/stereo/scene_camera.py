@@ -69,6 +69,7 @@ def photograph(
     focus, motion = uniform(0.0, 0.8), max(0.0, uniform(-2.0, 1.0))
     vignette, noise = max(0.0, uniform(-0.3, 0.4)), 10 ** uniform(-3.2, -1.6)
     quality, sheen = uniform(45, 95), max(0.0, uniform(-0.1, 0.12))
+    coarse = max(0.0, uniform(-0.6, 1.0))
     if not lens:
         focus = motion = vignette = sheen = 0.0
     tint = 1 + 0.15 * (2 * torch.rand(3, 1, 1, generator=generator) - 1)
@@ -85,8 +86,8 @@ def photograph(
         image = image * (tint * own).to(device) * exposure
         falloff = 1 - vignette * (1 + 0.3 * differ * uniform(-1, 1)) * radius
         if sheen > 0:
-            coarse = torch.randn(1, 1, 4, 6, generator=generator).to(device)
-            field = F.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)[0]
+            spots = torch.randn(1, 1, 4, 6, generator=generator).to(device)
+            field = F.interpolate(spots, (height, width), mode="bilinear", align_corners=True)[0]
             falloff = falloff * (1 + sheen * field)
         image = (image * falloff + 0.03 * differ * uniform(-1, 1)).clamp(1e-4, 1.0)
         image = image ** (gamma * 2 ** (differ * uniform(-0.3, 0.3)))
@@ -94,6 +95,9 @@ def photograph(
             image = image.mean(dim=0, keepdim=True).expand(3, -1, -1)
         shape = (1 if grey else 3, height, width)
         grain = torch.randn(shape, generator=generator).to(device)
+        if coarse > 0:  # what interpolates a sensor's colours and rectifies has spread it
+            grain = blur(grain[None], coarse)[0]
+            grain = grain / grain.std()
         image = image + noise * torch.sqrt(0.2 + image) * grain
         if compressed:
             image = _block_transform(image.contiguous(), quality)

@@ -161,7 +161,7 @@ def _screen(draws: Draws) -> Parts:
     width = draws.uniform(0.3, 0.7)
     panel = box(width, width * 0.6, 0.02).moved((0, 0.12, 0))
     foot = join([cylinder(0.015, 0.14, 8), box(0.2, 0.01, 0.15)])
-    return [(panel, "shiny"), (foot, "plain")]
+    return [(panel, "glass"), (foot, "plain")]
 
 
 def _fruit(draws: Draws) -> Parts:
@@ -201,11 +201,17 @@ def tree(draws: Draws) -> Parts:
 
 
 def car(draws: Draws) -> Parts:
-    """A body with cabin and wheels."""
+    """A body with a cabin, its windows, and wheels."""
     profile = np.array([2.1, 0.3, 2.1, 0.8, 1.2, 0.9, 0.7, 1.4, -1.1, 1.4, -1.7, 0.9, -2.1, 0.85])
     outline = np.concatenate([[[-2.1, 0.3]], profile.reshape(-1, 2)])
     lying = np.array([[1.0, 0, 0], [0, 0, -1.0], [0, -1.0, 0]])
-    body = extrusion(outline * (1, -1), 1.7).moved((0, 0, 0.85), rotation=lying)
+    screens = np.array([[1.16, 0.96], [0.76, 1.36], [-1.17, 1.36], [-1.65, 0.96]])
+    panes = np.array([[1.05, 0.95], [0.68, 1.34], [-1.08, 1.34], [-1.55, 0.95]])
+    # Windows stand out of the body by a centimetre.
+    body, *glass = (
+        extrusion(corners * (1, -1), wide).moved((0, 0, wide / 2), rotation=lying)
+        for corners, wide in ((outline, 1.7), (screens, 1.45), (panes, 1.72))
+    )
     upright = np.array([[1.0, 0, 0], [0, 0, 1.0], [0, -1.0, 0]])
     wheels = [
         cylinder(0.32, 0.2).moved((x, 0.32, z), rotation=upright)
@@ -213,7 +219,11 @@ def car(draws: Draws) -> Parts:
         for z in (-0.65, 0.85)
     ]
     size = draws.uniform(0.9, 1.15)
-    return [(body.scaled(size), "shiny"), (join(wheels).scaled(size), "plain")]
+    return [
+        (body.scaled(size), "paint"),
+        (join(glass).scaled(size), "glass"),
+        (join(wheels).scaled(size), "plain"),
+    ]
 
 
 def pole(draws: Draws) -> Parts:

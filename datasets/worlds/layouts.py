@@ -19,7 +19,7 @@ from .world import Light, Sky, Thing, World
 
 __all__ = ["LAYOUTS", "WORLD_VERSION", "Place", "build_place"]
 
-WORLD_VERSION = 5
+WORLD_VERSION = 6
 """Changes with every change of what a seed gives, so that caches know; no draw depends on it."""
 
 _T = TypeVar("_T")
@@ -264,7 +264,7 @@ def _facade(build: _Builder, side: int, across: float, place: float, wide: float
         for row in range(rows)
         for column in range(columns)
     ]
-    build.put([(boxes((0.1, size[1], size[0]), np.array(at)), "shiny")])
+    build.put([(boxes((0.1, size[1], size[0]), np.array(at)), "glass")])
 
 
 def _clutter(build: _Builder, at: tuple, reach: float, count: int) -> None:

@@ -28,6 +28,7 @@ _MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _LEVELS = 8
 _PAGES = 6
 _LARGEST = 4.0  # deviation that a texture keeps
+_LIGHT = {"plain": (0.45, 0.95), "paint": (0.03, 0.9), "glass": (0.02, 0.15)}  # how bright kinds are
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Material:
     contrast: float  #: how much of the texture's deviation is added; 0 is uniform
     tint: float  #: whether the texture's own colours count (1) or its brightness alone (0)
     gloss: float = 0.0  #: share of light that a highlight reflects, 0 for none
-    mirror: float = 0.0  #: share of the surroundings that it reflects
+    mirror: float = 0.0  #: share of the surroundings that it reflects, seen from the front
     shine: float = 40.0  #: exponent of the highlight
     #: share of the light from behind that is seen in front, as of cloth and leaves
     through: float = 0.0
@@ -119,8 +120,9 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     """A material with a texture of a bank.
 
     Its kind is ``any``; ``plain`` for little or no texture, as of painted walls; ``rich`` for much;
-    ``print`` for pages and pictures; ``shiny`` for metal, glass and glaze; ``thin`` for leaves and
-    cloth, which light shines through.
+    ``print`` for pages and pictures; ``shiny`` for metal and glaze; ``paint`` for bodies of cars;
+    ``glass`` for panes with dark behind them; ``thin`` for leaves and cloth, which light shines
+    through.
     """
     photographs = bank.count - bank.procedural
     photographic = photographs > 0 and draws.uniform() < 0.6
@@ -130,15 +132,15 @@ def draw_material(draws: Draws, bank: TextureBank, kind: str = "any") -> Materia
     elif kind == "print":
         first, count = 0, _PAGES
     texture = first + int(draws.uniform(0, count))
-    plain = kind == "plain" or (kind == "any" and draws.uniform() < 0.25)
+    plain = kind in ("plain", "paint", "glass") or (kind == "any" and draws.uniform() < 0.25)
     contrast = draws.uniform(0.0, 0.04) if plain else draws.uniform(0.1, 0.3)
     if photographic and not plain:
         contrast = draws.uniform(0.7, 1.1) * 0.22
-    light = draws.uniform(0.15, 0.9) if kind != "plain" else draws.uniform(0.45, 0.95)
+    light = draws.uniform(*_LIGHT.get(kind, (0.15, 0.9)))
     colourful = draws.uniform() ** 2 * 0.7
     hue = np.array([draws.uniform() for _ in range(3)])
     red, green, blue = (light * ((1 - colourful) + colourful * hue / max(hue.max(), 1e-6))).tolist()
-    shiny = kind == "shiny" or draws.uniform() < 0.12
+    shiny = kind in ("shiny", "paint", "glass") or draws.uniform() < 0.12
     turn = draws.uniform(0, 2 * math.pi) if draws.uniform() < 0.3 else 0.0
     return Material(
         texture,

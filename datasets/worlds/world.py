@@ -191,9 +191,19 @@ class World:
         return clear / total.clamp_min(1e-6)
 
     def _shade(
-        self, origin: Tensor, along: Tensor, pixel: float, hits: Hits, part: _Part, openness: Tensor
+        self,
+        origin: Tensor,
+        along: Tensor,
+        pixel: float | Tensor,
+        hits: Hits,
+        part: _Part,
+        openness: Tensor | float,
+        direct: bool = True,
     ) -> Tensor:
-        """Colours (3, N) of the surfaces of a `part` of the hits, by Blinn and Phong's model."""
+        """Colours (3, N) of the surfaces of a `part` of the hits, by Blinn and Phong's model.
+
+        What is seen `direct` reflects other things; what is seen in those, the sky alone.
+        """
         distance, normal = hits.distance[part], hits.normal[:, part]
         points = origin + along * distance
         ahead = _dot(normal, along)
@@ -216,9 +226,32 @@ class World:
             cosine = _dot(normal, half) * _dot(half, half).clamp_min(1e-12).rsqrt()
             highlight = gloss * arriving * cosine.clamp_min(0) ** shine * (strength > 0)
             specular = specular + colour * highlight
-        if mirror.any():
-            specular = specular + mirror * self._sky.look(along - 2 * ahead * normal)
-        return albedo * diffuse + specular
+        colours = albedo * diffuse
+        shown = mirror.nonzero()[:, 0]
+        if len(shown):
+            # More at grazing angles (Schlick, Computer Graphics Forum 1994).
+            share = torch.lerp((1 + ahead[shown]) ** 5, torch.ones(1), mirror[shown])
+            ways = (along - 2 * ahead * normal)[:, shown]
+            if direct:
+                start = (points + _AWAY * normal)[:, shown]
+                seen = self._reflected(start, ways, pixel, distance[shown])
+            else:
+                seen = self._sky.look(ways)
+            colours[:, shown] = torch.lerp(colours[:, shown], seen, share)
+        return colours + specular
+
+    def _reflected(
+        self, origin: Tensor, along: Tensor, pixel: float | Tensor, before: Tensor
+    ) -> Tensor:
+        """Colours (3, N) that rays see which came (N,) metres `before` they were reflected."""
+        hits = self.cast(origin, along)
+        colours = self._sky.look(along)
+        part = hits.distance.isfinite().nonzero()[:, 0]
+        if len(part):
+            wider = pixel * (1 + before[part] / hits.distance[part].clamp_min(_AWAY))
+            start, ways = origin[:, part], along[:, part]
+            colours[:, part] = self._shade(start, ways, wider, hits, part, 1.0, direct=False)
+        return colours
 
     def _albedo(self, looks: Tensor, place: Tensor, footprint: Tensor) -> Tensor:
         """Colours (3, N) of materials, whose numbers are `looks`, at places on their textures."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,36 @@ def test_shadows_and_edges():
     rays = torch.nn.functional.normalize(down, dim=1).T
     colours = lit.colours(torch.zeros(3, 1), rays, 0.01)
     assert colours[:, 1].min() > 1.5 * colours[:, 0].max()
+
+
+def test_a_mirror_shows_what_stands_opposite():
+    """A perfect mirror ahead, a red wall behind the observer on the left, nothing elsewhere."""
+    mirror = replace(PLAIN, mirror=1.0)
+    painted = replace(PLAIN, base=(1.0, 0.2, 0.2))
+    things = [
+        Thing(shapes.box(4, 4, 0.1).moved((0, -2, 4.05)), mirror, 1),
+        Thing(shapes.box(4, 8, 0.1).moved((2, -4, -2)), painted, 2),
+    ]
+    dark = Sky(np.zeros(3), np.zeros(3))
+    place = World(things, [], np.full(3, 0.5), dark, texture_bank())
+    view = look(place, 40, 40, 80.0)
+    red = view.colour[0]
+    # Who looks along z has x on the left.
+    assert red[:, :19].min() > 0.3 and red[:, 21:].max() == 0
+    assert (view.colour[1, :, :19] < 0.5 * red[:, :19]).all()
+    assert view.instance.unique().tolist() == [1], "what is measured is the mirror"
+
+
+def test_panes_reflect_more_at_a_grazing_angle():
+    """Of a bright sky, over black glass."""
+    glass = replace(PLAIN, base=(0.0, 0.0, 0.0), mirror=0.1)
+    sky = Sky(np.ones(3), np.ones(3))
+    floor = Thing(shapes.box(100, 0.1, 100).moved((0, -1.1, 0)), glass, 1)
+    place = World([floor], [], np.zeros(3), sky, texture_bank())
+    angles = torch.tensor([0.0, 1.0, 1.4])  # from straight down
+    rays = torch.stack([0 * angles, -angles.cos(), angles.sin()])
+    seen = place.colours(torch.zeros(3, 1), rays, 0.01)[0]
+    assert seen.tolist() == pytest.approx((0.1 + 0.9 * (1 - angles.cos()) ** 5).tolist(), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +295,7 @@ def test_the_right_camera_stands_in_the_room_too():
 
 
 def test_a_car_stands_on_wheels_on_both_sides():
-    (_, _), (wheels, _) = furniture.car(Draws("car", 0))
+    wheels = furniture.car(Draws("car", 0))[-1][0]
     assert wheels.points[..., 2].max() == pytest.approx(-wheels.points[..., 2].min())
 
 
