@@ -54,6 +54,7 @@ _MEASURED = (256, 512)  # height and width of the pair by which a network's are 
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
+_EDGE = 0.5  # pixels from the nearest disparity to the mean of those around, where they part
 _SURE = (128, 256)  # height and width of pairs that every network of the zoo can match
 _ASTRAY = 0.5  # share of matches outside of the right image; of pairs that are matched, an eighth
 
@@ -285,17 +286,17 @@ class StereoPredictor:
 
         The network gets so many pixels at once at most.
         """
-        size = left.shape[1:]
+        full = left
         left, right = reduced(left, whole), reduced(right, whole)
         if start >= whole:
             maps = self.maps(left, right)
         else:
             ratio = start / whole
-            coarse = self.maps(reduced(left, ratio), reduced(right, ratio))
-            coarse = _resized(coarse, left.shape[1:])
+            small = reduced(left, ratio)
+            coarse = _enlarged(self.maps(small, reduced(right, ratio)), small, left)
             match = self.maps if pixels is None else self._sparing_maps
             maps = refine(match, left, right, coarse, ratio, self.reach, pixels)
-        return _resized(maps, size)
+        return _enlarged(maps, left, full)
 
     def _sparing_maps(self, left: Tensor, right: Tensor) -> Tensor:
         maps = self.maps(left, right)
@@ -404,13 +405,28 @@ def _whole(scale: float | str, height: int, width: int) -> float:
     return float(scale)
 
 
-def _resized(maps: Tensor, size: torch.Size) -> Tensor:
-    """Maps (C, H, W) at another size, the first of them a disparity in pixels."""
-    if maps.shape[1:] == size:
+def _enlarged(maps: Tensor, small: Tensor, full: Tensor) -> Tensor:
+    """Maps (C, H, W) of a small image at the size of the full one; the first is a disparity.
+
+    Half way between near and far is nothing. There each pixel takes what the neighbour has whose
+    colour is most like its own (after Kopf et al., "Joint Bilateral Upsampling", SIGGRAPH 2007).
+    """
+    if maps.shape[1:] == full.shape[1:]:
         return maps
-    resized = interpolate(maps[None], size, mode="bilinear")[0]
-    resized[0] *= size[1] / maps.shape[2]
-    return resized
+    size = full.shape[1:]
+    smooth = interpolate(maps[None], size, mode="bilinear")[0]
+    near = interpolate(maps[None, :1], size, mode="nearest-exact")[0, 0]
+    y, x = (near.sub_(smooth[0]).abs_() > _EDGE).nonzero(as_tuple=True)
+    around = []
+    for place, few, many in zip((y, x), small.shape[1:], size, strict=True):
+        before = ((place + 0.5) * few / many - 0.5).floor().long()
+        around.append(torch.stack([before, before + 1]).clamp_(0, few - 1))
+    index = (small.shape[2] * around[0][:, None] + around[1]).flatten(0, 1)  # (4, N)
+    unlike = (small.flatten(1)[:, index] - full[:, y, x][:, None]).abs().sum(0)
+    index = index.gather(0, unlike.argmin(0, keepdim=True))[0]
+    smooth[:, y, x] = maps.flatten(1)[:, index]
+    smooth[0] *= size[1] / small.shape[2]
+    return smooth
 
 
 def _free_memory(device: torch.device) -> int | None:

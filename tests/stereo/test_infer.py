@@ -284,6 +284,36 @@ def test_what_is_within_reach_stays_as_it_is():
     np.testing.assert_array_equal(result.disparity, predictor(*views, scale=1).disparity)
 
 
+class Brightness(nn.Module):
+    """Stands in for a network: what is bright is 20 px away, what is dark 5."""
+
+    def forward(self, left, right):
+        return torch.where(left.mean(dim=1, keepdim=True) > 0.5, 20.0, 5.0)
+
+
+@pytest.mark.parametrize("edge", [40, 41, 42, 43])
+def test_edges_stay_where_the_picture_has_them(edge):
+    """Matched at a smaller scale, near and far meet without anything between them."""
+    left = torch.full((3, 60, 97), 0.1)
+    left[:, 7:, edge:] = 0.9
+    predictor = vizoo.StereoPredictor(Brightness())
+    disparity = predictor(left, left.roll(-4, -1), scale=0.4, check=False).disparity
+    far, near = disparity.min(), disparity.max()
+    assert near == pytest.approx(4 * far)
+    assert np.minimum(disparity - far, near - disparity).max() < 0.5 / 0.4 + 0.1
+    rows, columns = np.nonzero(disparity > 30)
+    assert abs(rows.min() - 7) <= 1 and abs(columns.min() - edge) <= 1
+    assert len(rows) == (60 - rows.min()) * (97 - columns.min()), "the corner is square"
+
+
+def test_slopes_are_enlarged_smoothly():
+    left = torch.rand(3, 64, 96, generator=torch.Generator().manual_seed(0))
+    ramp = vizoo.StereoPredictor(Ramp(2, 6))
+    rows = ramp(left, left.roll(-4, -1), scale=0.5, check=False).disparity[:, 0]
+    steps = np.diff(rows[1:-1])
+    assert steps.min() > 0.5 * steps.max() > 0
+
+
 def test_a_pair_of_one_column_is_looked_at():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
