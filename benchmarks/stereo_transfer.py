@@ -8,9 +8,10 @@ matching. The data folder has `playground` (im0.png, im1.png, disp0.pfm), `cones
 right.png, gt.png in whole pixels) and `pairs`, a folder for each of `index.json` with left.png,
 right.png and truth.png (256 x disparity). All known pixels count, occluded ones too but with
 `--non-occluded`, which tells by the truth what both views see; a group's scores are means over its
-pairs. With `--off 2` right views lie two pixels too low, as a poor rectification leaves them.
-StereoSGBM (128 disparities, blocks of 5, holes filled from the smaller neighbour) is run in its
-three modes, StereoBM likewise. Speed is that of a 540x960 pair, and memory kept as by commands.
+pairs, and those of all in `pairs` together come last. With `--off 2` right views lie two pixels too
+low, as a poor rectification leaves them. StereoSGBM (128 disparities, blocks of 5, holes filled
+from the smaller neighbour) is run in its three modes, StereoBM likewise. Speed is that of a 540x960
+pair, and memory kept as by commands.
 `--each` shows one network pair by pair, as `vizoo infer stereo --no-guided` runs it: size, the
 largest true disparity, the scale of the first matching, error, time and memory.
 """
@@ -53,6 +54,7 @@ SOURCE = (
     "ETH3D (eth3d.net) and KITTI (cvlibs.net), laid out as above"
 )
 _LARGE = 512  # rows of a picture of Middlebury's from which it counts as larger
+_OTHERS = "playground", "cones"  # beside the pairs of `pairs`
 Pair = tuple[Tensor, Tensor, Tensor]
 
 
@@ -106,18 +108,26 @@ def _whole(path: Path) -> Tensor:
 
 def scores(method: Callable[[Tensor, Tensor], object], group: list[Pair]) -> dict[str, float]:
     """EPE in pixels, shares of pixels that are wrong by more than 1 and 2 pixels, and D1."""
-    metrics = [DisparityMetrics(max_disparity=None) for _ in group]
-    for metric, (left, right, truth) in zip(metrics, group, strict=True):
-        found = torch.as_tensor(method(left, right)).float()[None, None]
-        metric.update(found, truth[None, None], truth[None, None] > 0)
-    found = [metric.compute() for metric in metrics]
-    return {name: mean(float(values[name]) for values in found) for name in found[0]}
+    return _means([_score(method, pair) for pair in group])
 
 
-def cell(group: str, found: dict[str, float]) -> str:
-    """Scores as the table shows them; the truth of KITTI's is no better than for D1."""
+def _score(method: Callable[[Tensor, Tensor], object], pair: Pair) -> dict[str, float]:
+    left, right, truth = pair
+    metric = DisparityMetrics(max_disparity=None)
+    disparity = torch.as_tensor(method(left, right)).float()[None, None]
+    metric.update(disparity, truth[None, None], truth[None, None] > 0)
+    return {name: float(value) for name, value in metric.compute().items()}
+
+
+def _means(values: list[dict[str, float]]) -> dict[str, float]:
+    return {name: mean(each[name] for each in values) for name in values[0]}
+
+
+def cell(group: str, values: list[dict[str, float]]) -> str:
+    """Means of scores as the table shows them; the truth of KITTI's is no better than for D1."""
+    means = _means(values)
     bad = ["d1"] if group == "KITTI" else ["bad1", "bad2"]
-    return " / ".join([f"{found['epe']:.2f}", *(f"{100 * found[name]:.1f}" for name in bad)])
+    return " / ".join([f"{means['epe']:.2f}", *(f"{100 * means[name]:.1f}" for name in bad)])
 
 
 def each(model: str, dtype: str, known: dict[str, list[Pair]]) -> Table:
@@ -186,14 +196,18 @@ def main() -> None:
             console.print(each(model, options.dtype, known))
         return
     columns = ["method"]
-    for name, group in known.items():
+    together = [name for name in known if name not in _OTHERS]
+    counts = {name: len(group) for name, group in known.items()}
+    counts["together"] = sum(counts[name] for name in together)
+    for name, count in counts.items():
         title = "EPE / D1 %" if name == "KITTI" else "EPE / bad-1 / bad-2 %"
-        columns.append(f"{name} ({len(group)})\n{title}")
+        columns.append(f"{name} ({count})\n{title}")
     shown = table([*columns, "540x960\npairs/s"], title=f"photographs; {options.dtype}")
 
     def row(name: str, method: Callable, rate: str) -> None:
-        values = [cell(group, scores(method, members)) for group, members in known.items()]
-        shown.add_row(name, *values, rate)
+        values = {g: [_score(method, pair) for pair in members] for g, members in known.items()}
+        values["together"] = sum((values[group] for group in together), [])
+        shown.add_row(name, *(cell(*item) for item in values.items()), rate)
 
     def rate(method: Callable) -> str:
         method(*views)

@@ -28,7 +28,7 @@ _MESHES = (".glb", ".gltf", ".obj", ".ply", ".stl")
 _LEVELS = 8
 _PAGES = 6
 _LARGEST = 4.0  # deviation that a texture keeps
-_LIGHT = {"plain": (0.45, 0.95), "paint": (0.03, 0.9), "glass": (0.02, 0.15)}  # how bright kinds are
+_LIGHT = {"plain": (0.45, 0.95), "paint": (0.03, 0.9), "glass": (0.02, 0.15)}  # brightness
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Material:
     contrast: float  #: how much of the texture's deviation is added; 0 is uniform
     tint: float  #: whether the texture's own colours count (1) or its brightness alone (0)
     gloss: float = 0.0  #: share of light that a highlight reflects, 0 for none
-    mirror: float = 0.0  #: share of the surroundings that it reflects, seen from the front
+    mirror: float = 0.0  #: share of its surroundings that it reflects, seen from the front
     shine: float = 40.0  #: exponent of the highlight
     #: share of the light from behind that is seen in front, as of cloth and leaves
     through: float = 0.0
