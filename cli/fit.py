@@ -88,6 +88,8 @@ def run(args: list[str]) -> int:
                 "vizoo: stopped before last.ckpt was written: start it again", file=sys.stderr
             )
         return 130
+    finally:
+        keeper.remove_empty_runs()
     if keeper.written:
         rank_zero_only(print)(f"last checkpoint: {keeper.path}")
     return 0

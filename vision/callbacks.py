@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -285,13 +288,28 @@ class KeepLast(Checkpoint):
 
         Those of SIGTERM stop behind the same step, those of Ctrl+C anywhere.
         """
-        self.interruption = exception
+        self.interruption, self._trainer = exception, trainer
         epoch: Any = trainer.fit_loop.epoch_progress.current
         within = epoch.started != epoch.processed
         if within and not getattr(pl_module, "resumes_within_epochs", True):
             return
         if isinstance(exception, SIGTERMException) or trainer.world_size == 1:
             self._save(trainer)
+
+    def remove_empty_runs(self) -> None:
+        """Remove folders of a run that ended before its data were set up, if nothing lies in them.
+
+        Loggers make them before, and the next run would be called otherwise than a first one.
+        """
+        if self.path is not None or self._trainer is None or not self._trainer.is_global_zero:
+            return
+        for logger in self._trainer.loggers:
+            if isinstance(logger, (CSVLogger, TensorBoardLogger)) and Path(logger.log_dir).is_dir():
+                names = {path.name for path in Path(logger.log_dir).iterdir()} - {"hparams.yaml"}
+                if all("tfevents" in name and f".{os.getpid()}." in name for name in names):
+                    shutil.rmtree(logger.log_dir)
+                    with contextlib.suppress(OSError):  # other runs lie there
+                        Path(logger.log_dir).parent.rmdir()
 
     def _save(self, trainer: Trainer) -> None:
         step = trainer.global_step

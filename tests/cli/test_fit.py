@@ -419,6 +419,21 @@ def test_errors_are_one_line(toy, capsys, words, says):
     assert not (toy / "checkpoints").exists()
 
 
+@pytest.mark.parametrize("name", ["CSVLogger", "TensorBoardLogger"])
+def test_a_run_whose_data_are_missing_leaves_no_folder(toy, capsys, monkeypatch, name):
+    words = ["-c", "stereo/easnet_small_pairs.yaml", f"--trainer.logger={name}"]
+    words += ["--trainer.logger.save_dir=."]
+    monkeypatch.delenv("PAIRS", raising=False)
+    assert "PAIRS is not set" in error(capsys, "fit", *words)
+    assert not (toy / "lightning_logs").exists()
+    (earlier := toy / "lightning_logs" / "version_3").mkdir(parents=True)
+    (earlier / "events.out.tfevents.1").write_text("of another run")
+    error(capsys, "fit", *words)
+    error(capsys, "fit", *words, "--trainer.logger.version=3")
+    assert os.listdir("lightning_logs") == ["version_3"]
+    assert (earlier / "events.out.tfevents.1").exists()
+
+
 def test_a_folder_that_nothing_is_written_to(toy):
     (toy / "gone").symlink_to("nowhere")
     words = [*FIT, "--trainer.default_root_dir=gone"]
