@@ -133,7 +133,7 @@ def _show(summary: dict) -> None:
     views = _computed(summary)
     old = sum(view.get("resumed", False) for view in views)
     kept = f" ({old} of an earlier run)" if old else ""
-    print(f"{summary['scene']}: {len(views)} views of {width}x{height}{kept}")
+    print(f"{summary['scene']}: {len(views)} views of {height}x{width}{kept}")
     _show_depth(summary)
     if "classical" in summary:
         other = summary["classical"]

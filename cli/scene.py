@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     scene.name = f"world-{args.seed}"  # DTU's data set counts scans by the number
     path = write_scene(scene, check_folder(args.out, "OUT"), args.layout, lossless=args.lossless)
     least, greatest = scene.depth_range(0)[0]
-    print(f"{path}: {len(scene)} views of {width}x{height} pixels, depth {least:g} to {greatest:g}")
+    print(f"{path}: {len(scene)} views of {height}x{width} pixels, depth {least:g} to {greatest:g}")
     if args.truth is not None:
         points, colours = truth_points(scene)
         with write_ply(Path(args.truth)) as ply:

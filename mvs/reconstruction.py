@@ -237,8 +237,8 @@ def _default_size(scene: Scene) -> tuple[int, int]:
         return height, width
     smaller = round(height * scale), round(width * scale)
     warnings.warn(
-        f"images of {width}x{height} are resized to {smaller[1]}x{smaller[0]}; size chooses "
-        "another",
+        f"images of {height}x{width} are resized to {smaller[0]}x{smaller[1]} (height x width); "
+        "size chooses another",
         stacklevel=3,
     )
     return smaller

@@ -49,12 +49,12 @@ def refused(capsys, *words):
 def test_a_scene(tmp_path, capsys):
     good()
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "world-17-000000: 4 views of 64x48"
+    assert out[0] == "world-17-000000: 4 views of 48x64"
     assert re.match(r"  depth \S+ to \S+, confidence 0\.\d\d, \S+ s a view: out/depth", out[1])
     assert "agreed on by 2 other views within 1 px and 1 %: out/cloud.ply" in out[2]
     assert (tmp_path / "out/cloud.png").is_file() and out[3] == "  picture: out/cloud.png"
     good()
-    assert "4 views of 64x48 (4 of an earlier run)" in capsys.readouterr().out
+    assert "4 views of 48x64 (4 of an earlier run)" in capsys.readouterr().out
 
 
 def test_a_plane_sweep_beside_the_network_and_alone(tmp_path, capsys):
@@ -120,7 +120,7 @@ def test_a_damaged_photograph_is_passed_over(scene, tmp_path, capsys, layout, le
     said = capsys.readouterr()
     first, last = said.err.splitlines()
     assert first.startswith(f"vizoo: warning: {photographs[1]}: ") and "left out" in first
-    assert last == "vizoo: error: 1 of 4 views failed" and ": 3 views of 64x48" in said.out
+    assert last == "vizoo: error: 1 of 4 views failed" and ": 3 views of 48x64" in said.out
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     *views, failed = summary["views"]
     assert failed.keys() == {"name", "error"} and failed["name"] == "00000001"

@@ -18,7 +18,7 @@ def test_every_layout(tmp_path, capsys, layout):
     words = ["scene", str(tmp_path / "s"), "--layout", layout, "--views", "3", "--size", "24x32"]
     assert main([*words, "--truth", str(tmp_path / "truth.ply")]) == 0
     said = capsys.readouterr().out.splitlines()
-    assert said[0].startswith(f"{tmp_path / 's'}: 3 views of 32x24 pixels, depth ")
+    assert said[0].startswith(f"{tmp_path / 's'}: 3 views of 24x32 pixels, depth ")
     assert said[1] == f"{tmp_path / 'truth.ply'}: {3 * 24 * 32} true points"
     assert len(open_scene(tmp_path / "s")) == 3
     assert len(read_ply(tmp_path / "truth.ply")[0]) == 3 * 24 * 32

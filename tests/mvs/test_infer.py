@@ -341,7 +341,7 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
 
 def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
     monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
-    with pytest.warns(UserWarning, match="images of 64x48 are resized to 32x24; size chooses"):
+    with pytest.warns(UserWarning, match="of 48x64 are resized to 24x32 .height x width.; size chooses"):
         summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     assert summary["size"] == [24, 32]
 
