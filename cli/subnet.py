@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..nas.efficiency.table import LatencyTable
     from ..vision.subnets.bench import Bench
     from ..vision.subnets.best import Subnet
+    from ..vision.subnets.evaluations import Evaluations
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
     wanted = None if args.architecture is None else open_subnet(space, args.architecture)
     limit = bounds.get("latency") if wanted is None else None
     bench, table, near, own = bench_and_table(args, net, space, trained, limit)
-    # Before the search, so that a config that will not do costs nothing.
+    # Before the search, so that a file that will not do costs nothing.
+    evaluations = None if wanted is not None else _evaluations(args, bench)
     errors = None if judge is None else Errors(bench, judge, config, args.batches)
     if errors is not None:
         errors.of_largest(remember=args.evaluate is None)
@@ -104,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             table = bench.complete(table, path=own, report=tell, **OWN_TABLE)
     objective = None
     if wanted is None:
-        subnet, objective = _searched(args, bench, bounds, table)
+        subnet, objective = _searched(args, bench, bounds, table, evaluations)
     else:
         subnet = cut(bench, wanted, bounds, {}, bench.costs(wanted), [])
     estimated = recalibrated(subnet.network, errors, config, args.batches, bench)
@@ -136,19 +138,27 @@ def run(args: argparse.Namespace) -> int:
     return 1 if subnet.missed else 0
 
 
+def _evaluations(args: argparse.Namespace, bench: Bench) -> Evaluations | None:
+    """Those of --evaluations, or the ones that lie beside the weights."""
+    from ..vision.subnets.evaluations import Evaluations, evaluations_beside
+
+    if args.evaluations is None:
+        return evaluations_beside(args.supernet, bench.networks)
+    return Evaluations.load(args.evaluations, bench.networks)
+
+
 def _searched(
-    args: argparse.Namespace, bench: Bench, bounds: dict[str, float], table: LatencyTable | None
+    args: argparse.Namespace,
+    bench: Bench,
+    bounds: dict[str, float],
+    table: LatencyTable | None,
+    evaluations: Evaluations | None,
 ) -> tuple[Subnet, str]:
     """The best subnet, and what it was chosen for."""
     from ..common.progress import progress_bar
     from ..vision.subnets.best import best_subnet, cost_predictors
-    from ..vision.subnets.evaluations import Evaluations, evaluations_beside
 
     objective, named = None, "most multiply-adds"
-    if args.evaluations is None:
-        evaluations = evaluations_beside(args.supernet, bench.networks)
-    else:
-        evaluations = Evaluations.load(args.evaluations, bench.networks)
     if evaluations is not None:
         objective, named = evaluations.objective(args.seed)
     settings = {name: getattr(args, name) for name in ("seed", "population", "generations")}

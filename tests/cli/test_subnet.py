@@ -565,6 +565,12 @@ def test_what_is_read_is_not_overwritten(supernet, capsys, tmp_path, option):
     assert f"{out}: would overwrite {name}; choose another name" in said
 
 
+def test_evaluations_that_are_not_there_cost_nothing(supernet, capsys, tmp_path):
+    assert subnet("--max-latency", "1s", "--evaluations", "no.json", *HERE) == 2
+    assert "no.json: no such file" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*.latency.json"))
+
+
 def test_an_impossible_latency(table, capsys, monkeypatch):
     """Found by the table, before the largest subnet is evaluated."""
     low = table.of(table.samples[0])

@@ -194,6 +194,11 @@ def test_an_impossible_limit_names_what_can_be_reached(space):
     )
 
 
+def test_a_large_cost_has_no_exponent():
+    limit = Constraint("number of parameters", len, 2)
+    assert [limit.text(value) for value in (2, 125073, 2e6)] == ["2", "125,073", "2,000,000"]
+
+
 def test_limits_that_exclude_each_other():
     space = easnet_space()
     cost = growing(space, 2)
