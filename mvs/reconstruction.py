@@ -544,7 +544,7 @@ def _finished_views(out: Path, plan: dict[int, _Planned]) -> dict[int, dict]:
                 raise ValueError(
                     f"{path}: computed from other {_SAID.get(name, name)} "
                     f"({_show(record.get(name))}, now {_show(wanted)}); name another folder, or "
-                    "restart to compute all views anew"
+                    "compute all views anew with --restart (restart=True)"
                 )
         finished[index] = done
         makers.add(str(kept.get("vizoo", "of an earlier version")))

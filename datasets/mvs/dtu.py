@@ -91,6 +91,8 @@ class DTU(MVSDataset):
         check_choice("DTU split", split, tuple(SPLITS))
         scenes = []
         base = expand_path(root)
+        if not base.is_dir():
+            raise FileNotFoundError(f"DTU at {base}: no such folder")
         self.scans, self.lights = SPLITS[split] if scans is None else scans, lights
         for scan in self.scans:
             first = open_dtu_training(base, f"scan{scan}", lights, range_form)

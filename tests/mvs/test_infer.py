@@ -303,7 +303,7 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
 def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     reconstruct(predictor, scene, tmp_path)
-    with pytest.raises(ValueError, match=message + ".*name another folder, or restart"):
+    with pytest.raises(ValueError, match=message + ".*name another folder, or .* anew with --restart"):
         reconstruct(predictor, altered(scene, **changes), tmp_path, **settings)
     assert len(oracle.calls) == 4
 

@@ -175,6 +175,8 @@ class TestDTU:
     def test_nothing_there(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="Cameras/pair.txt: no such pair file"):
             DTU(tmp_path)
+        with pytest.raises(FileNotFoundError, match="DTU at .*gone: no such folder"):
+            DTU(tmp_path / "gone")
 
 
 class TestBlendedMVS:
