@@ -303,7 +303,8 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
 def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     reconstruct(predictor, scene, tmp_path)
-    with pytest.raises(ValueError, match=message + ".*name another folder, or .* anew with --restart"):
+    said = message + ".*name another folder, or compute all views anew with --restart"
+    with pytest.raises(ValueError, match=said):
         reconstruct(predictor, altered(scene, **changes), tmp_path, **settings)
     assert len(oracle.calls) == 4
 
@@ -341,7 +342,8 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
 
 def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
     monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
-    with pytest.warns(UserWarning, match="of 48x64 are resized to 24x32 .height x width.; size chooses"):
+    said = r"images of 48x64 are resized to 24x32 \(height x width\); size chooses another"
+    with pytest.warns(UserWarning, match=said):
         summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
     assert summary["size"] == [24, 32]
 
