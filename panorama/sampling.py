@@ -48,11 +48,12 @@ def pixel_directions(
 def _looks(row: Tensor, height: int, width: int) -> Tensor:
     """Of some rows of pixels."""
     column = torch.arange(width, device=row.device, dtype=row.dtype) + 0.5
-    down = (row + 0.5) / height * math.pi  # from the upper pole
-    turn = (column / width - 0.5) * (2 * math.pi)
+    pi = row.new_tensor(math.pi)  # a plain number would be written to ONNX with a float's digits
+    down = (row + 0.5) / height * pi  # from the upper pole
+    turn = (column / width - 0.5) * (2 * pi)
     # Sines only: not every runtime of exported networks has a cosine of doubles.
-    across, up = down.sin()[:, None], (math.pi / 2 - down).sin()[:, None]
-    x, z = across * turn.sin(), across * (turn + math.pi / 2).sin()
+    across, up = down.sin()[:, None], (pi / 2 - down).sin()[:, None]
+    x, z = across * turn.sin(), across * (turn + pi / 2).sin()
     return torch.stack((x, up.expand_as(x), z), -1)
 
 

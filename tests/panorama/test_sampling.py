@@ -31,6 +31,26 @@ def test_pixels(size):
     torch.testing.assert_close(looks.norm(dim=-1), torch.ones(size, dtype=F64))
 
 
+class Looks(torch.nn.Module):
+    def forward(self, image):
+        return pixel_directions(*image.shape[2:])
+
+
+def test_pixels_in_onnx_are_as_exact(tmp_path):
+    """Else those whose centre is near an edge are of another face than in PyTorch."""
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    image, axes = torch.rand(1, 3, 16, 32), {2: "height", 3: "width"}
+    program = torch.onnx.export(
+        Looks().eval(), (image,), dynamo=True, dynamic_shapes=(axes,), verbose=False
+    )
+    program.save(str(tmp_path / "looks.onnx"))
+    session = runtime.InferenceSession(tmp_path / "looks.onnx")
+    for size in ((16, 32), (9, 31)):
+        (looks,) = session.run(None, {"image": np.zeros((1, 3, *size), np.float32)})
+        np.testing.assert_allclose(looks, pixel_directions(*size).numpy(), rtol=0, atol=1e-15)
+
+
 def test_constants_stay():
     image = torch.full((1, 2, 6, 11), 3.0, dtype=F64)
     for level in (0, 3):
