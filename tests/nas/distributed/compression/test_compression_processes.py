@@ -35,7 +35,7 @@ from vizoo.nas.distributed.gradients.strategy import HOOKS, _run
 from vizoo.nas.distributed.schedule import timing
 from vizoo.nas.distributed.schedule.timing import ReadyTimes, alone
 
-CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "distributed"
+CONFIGS = Path(__file__).resolve().parents[4] / "configs" / "distributed"
 SIZES = {"0.weight": 1280, "0.bias": 64, "2.weight": 4096, "2.bias": 64, "4.weight": 320}
 SIZES["4.bias"] = 5
 

@@ -2,7 +2,8 @@
 
 Here processes are forked, which saves their imports. The long runs start them as a user does:
 20 kills of one of four processes each, take some ten minutes on two processors:
-`pytest -n0 -s -m slow tests/nas/distributed/test_kills.py`, which prints a line for each kill.
+`pytest -n0 -s -m slow tests/nas/distributed/recovery/test_kills.py`, which prints a line for each
+kill.
 """
 
 from __future__ import annotations
