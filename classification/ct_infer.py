@@ -107,8 +107,8 @@ class CTResult:
         """Draw slices with the map over them.
 
         Args:
-            slices: which.
-            title: above all.
+            slices: indices of those that are drawn.
+            title: stands above all slices.
             side: pixels of a slice's longer side.
 
         Returns:

@@ -52,7 +52,7 @@ class ImageDetector(nn.Module):
 
     Args:
         detector: one of `_DETECTORS`.
-        classes: how many, without the background.
+        classes: number of classes, without the background.
         backbone: ``resnet18`` to ``resnet152`` with a feature pyramid; SSDlite has its own.
         size: pixels of the shorter side, to which images are resized; SSDlite has 320x320.
 
@@ -127,8 +127,8 @@ def class_scores(
     """Scores of an image's classes by the boxes in it.
 
     Args:
-        detections: the boxes.
-        classes: how many.
+        detections: boxes of one image, with labels and scores.
+        classes: number of classes.
         rule: ``best``: a class has the score of its best box, so that the image is of the class of
             the highest-scoring one; ``sum``: the sum over its boxes.
         threshold: boxes of a lower score do not count.

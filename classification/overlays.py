@@ -48,8 +48,8 @@ def overlay_picture(
         images: (H, W) grey, (3, H, W) RGB or (1, H, W), float in [0, 1].
         heats: as many (H', W') in [0, 1], each resized to its picture.
         captions: what stands in the upper left corner of each, if anything.
-        title: above all.
-        note: below all.
+        title: stands above all pictures.
+        note: stands below all pictures.
         label: of the colour bar.
         marks: four letters at the left, right, upper and lower edge of each picture, such as
             ``RLAP`` of an axial slice.

@@ -79,7 +79,7 @@ def write_results(
         what: key of the name in a report, `scan` or `image`.
         classes: names, in the order of the columns.
         reports: of each its name, and `class`, `probabilities` by class and `warnings`, or `error`.
-        network: what answered.
+        network: name of the network that answered.
         facts: keys of further columns.
     """
     header = [what, "class", *(f"p_{name}" for name in classes), *facts]

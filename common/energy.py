@@ -58,7 +58,7 @@ def joules(call: Callable[[], Any], device: torch.device | str = "cpu") -> Energ
     subtracted, and what other programs do meanwhile counts too.
 
     Args:
-        call: without arguments.
+        call: what is measured; it takes no arguments.
         device: what it computes on; several minutes for one call are beyond what its counters can
             tell.
     """

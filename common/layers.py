@@ -28,7 +28,7 @@ class SqueezeExcitation(nn.Module):
 
     Args:
         fc1: 1x1 convolution from the channels to fewer.
-        fc2: and back.
+        fc2: 1x1 convolution from fewer to the channels.
     """
 
     def __init__(self, fc1: nn.Module, fc2: nn.Module) -> None:

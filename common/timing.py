@@ -75,7 +75,7 @@ def measure(
     """Time a call.
 
     Args:
-        call: without arguments.
+        call: what is timed; it takes no arguments.
         device: what to wait for after each call.
         warmup: calls before the first that counts.
         repetitions: at least so many.

@@ -99,7 +99,7 @@ class Kept:
     """A data set whose samples, as read or made, may be kept on a shelf.
 
     Attributes:
-        cache: keeps them.
+        cache: keeps the samples.
     """
 
     cache: SampleCache

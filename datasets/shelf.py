@@ -161,7 +161,7 @@ def open_shelf(kind: Literal["memory", "disk"], limit: float | None = None) -> S
     weights, in ``$VIZOO_HOME`` or the platform's folder for caches.
 
     Args:
-        kind: where.
+        kind: where samples are kept, as said above.
         limit: bytes; by default a quarter of the memory that is available, or 20 GB of disk.
 
     Raises:

@@ -156,7 +156,7 @@ def read_dtu_truth(folder: str | os.PathLike, scan: int) -> DTUTruth:
         folder: holds ``ObsMask/ObsMaskN_10.mat``, ``ObsMask/PlaneN.mat`` and
             ``Points/stl/stlNNN_total.ply``, as SampleSet.zip and Points.zip unpack
             (``MVS Data`` beside them is found too).
-        scan: its number.
+        scan: number of the scan.
 
     Raises:
         FileNotFoundError: a file is missing.

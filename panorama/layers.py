@@ -127,8 +127,8 @@ class MeshConv(nn.Module):
     The weights depend neither on kernel nor on dilation; kernel 1 uses the first matrix only.
 
     Args:
-        in_channels: C.
-        out_channels: of the result.
+        in_channels: channels of the input.
+        out_channels: channels of the result.
         kernel: 1, 3 or 5.
         dilation: from 1 on, with kernel 3.
         stride: 1, or 2 for the next coarser level, evaluated at the centre children.

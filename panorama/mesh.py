@@ -141,7 +141,7 @@ def level_of(faces: int) -> int:
     """The level that has so many faces.
 
     Raises:
-        ValueError: none has.
+        ValueError: no level has so many.
     """
     for level in range(MAX_LEVEL + 1):
         if faces == 20 * 4**level:

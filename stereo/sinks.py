@@ -70,7 +70,7 @@ def open_sinks(
     """What writes, by the file or folder that it writes.
 
     Args:
-        formats: of `FORMATS`.
+        formats: some of `FORMATS`.
         stem: folder, and first part of the names in it.
         size: (height, width), pixels.
         rate: frames a second of a video.

@@ -36,7 +36,7 @@ class ExportedNetwork(nn.Module):
         task: refuse networks of other tasks.
         runtime: ``torch`` or ``auto`` for the file's own, or its name.
         dtype: of the computation, where the file leaves that open.
-        device: the CPU.
+        device: has to be the CPU.
 
     Attributes:
         architecture: of the network that it was made of; empty of one that is not registered.

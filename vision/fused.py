@@ -156,7 +156,7 @@ class FusedConv2d(_FusedConv):
         stride: of both axes.
         padding: of both axes, or of rows and of columns.
         dilation: of both axes.
-        groups: of channels.
+        groups: number of groups of channels.
         slope: None for no activation, 0 for ReLU, more for LeakyReLU.
         dtype: of the computation and of the result.
         block: rows and columns of outputs to compute at once; they must divide the output.
@@ -237,7 +237,7 @@ class FusedConv3d(_FusedConv):
         bias: (out,).
         stride: of all axes.
         padding: of all axes.
-        groups: of channels.
+        groups: number of groups of channels.
         limit: None for no activation, else the largest value of the ReLU.
         dtype: of the computation and of the result.
     """

@@ -150,7 +150,7 @@ class ConvNorm(nn.Sequential):
     Args:
         in_channels: of the input, an int or a value.
         channels: of the output, likewise.
-        kernel: odd, likewise.
+        kernel: side of the kernel, an odd int or a value of such.
         stride: of the convolution.
         groups: of the convolution, an int or the value that `in_channels` is.
         activation: makes one; None for none.
@@ -265,7 +265,7 @@ class DeformableConv2d(nn.Module):
     Args:
         in_channels: channels of the input, a multiple of `offset_groups`.
         out_channels: channels of the output.
-        kernel_size: odd.
+        kernel_size: side of the kernel, an odd number.
         dilation: of the kernel; the padding keeps the size.
         offset_groups: groups of input channels with offsets of their own.
     """

@@ -278,7 +278,7 @@ def save_adapters(net: nn.Module, path: str | os.PathLike[str], **facts: Any) ->
     """Write the adapters, and what was trained with them, as a small safetensors file.
 
     Args:
-        net: adapted.
+        net: a network with adapters.
         path: ends in ``.safetensors``.
         **facts: JSON values kept in the file.
 
@@ -354,7 +354,7 @@ def adapt_by(net: nn.Module, given: str | Mapping[str, Any]) -> None:
     """`adapt` a network as a config says, see `LoRA.read`, and tell what is trained and what not.
 
     Raises:
-        ValueError: of either.
+        ValueError: the config is wrong, or does not fit the network.
     """
     left = adapt(net, LoRA.read(given))
     count = sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad)

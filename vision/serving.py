@@ -125,8 +125,8 @@ def served(
     earlier where they become too many.
 
     Args:
-        page: ``gradio.Blocks``.
-        folder: of `page_folder`.
+        page: an instance of ``gradio.Blocks``.
+        folder: the one of `page_folder`.
         host: the address to listen at; with any but this machine's own (127.0.0.1) all who can
             reach it may use the page.
         port: of that address.
@@ -195,7 +195,7 @@ class Store:
     """The files of a page: those that are there now stay, later ones go after an hour.
 
     Args:
-        folder: theirs.
+        folder: holds the files.
         most: bytes of all that do not stay; the oldest go first.
     """
 

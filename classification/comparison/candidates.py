@@ -101,7 +101,7 @@ def found(
     """The task of a row's network, ready to be trained; with the weights that it inherits, if any.
 
     Args:
-        config: the comparison's.
+        config: settings of the comparison.
         row: what is to be found.
         seed: of all draws.
         shared: what rows that were found before leave to this one.

@@ -36,7 +36,7 @@ class Search:
             trains each candidate for itself, which `evolution` is for.
         epochs: of the supernet; for `nas_lid` of each level; for `alone` of each candidate.
         splitter: arguments of `Splitter` for `nas_lid`.
-        logits_lr: of `dnas`.
+        logits_lr: learning rate of the logits in `dnas`.
         warmup_epochs: of `dnas`, in which only weights learn.
         lr: learning rate; by default that of the recipe.
         recalibration_batches: before a subnet is measured.
@@ -70,7 +70,7 @@ class Pick:
             `uniform` the widest of those whose widths all have one share; `largest` what
             `best_subnet` takes, most multiply-adds; `ranking` of `samples` drawn the best by the
             search; `evolution` the best that `evolve` finds by it.
-        samples: drawn.
+        samples: number of architectures drawn for `ranking`.
         population: of the evolution.
         generations: of the evolution.
         measured: subnets of which a latency is measured to predict that of others.

@@ -62,7 +62,7 @@ class Chest:
     """A chest that depends on its seed alone.
 
     Args:
-        seed: names it.
+        seed: number of the chest.
         finding: one of ``_FINDINGS``. The same seed gives the same chest around the lesions.
 
     Raises:

@@ -95,7 +95,7 @@ def prepare(volume: CTVolume, preset: CTPreset, generator: Generator | None = No
 
     Args:
         volume: the scan.
-        preset: how.
+        preset: how it is prepared.
         generator: of random slices, as in training; None takes those of the preset's sampler.
 
     Raises:
@@ -114,7 +114,7 @@ def frames_of(
 
     Args:
         volume: the scan.
-        preset: how.
+        preset: how it is prepared.
         window: whether values are windowed; else they are 0 to 1 already.
         only: slices to prepare, where the preset has no spacing; None: all.
 

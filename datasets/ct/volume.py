@@ -101,7 +101,7 @@ def check_axial(affine: np.ndarray, source: str) -> None:
     """Refuse a scan without voxel sizes, and one whose slices are not axial.
 
     Raises:
-        ValueError: as said.
+        ValueError: the scan is such a one.
     """
     matrix = np.asarray(affine, np.float64)[:3, :3]
     sizes = np.linalg.norm(matrix, axis=0)
@@ -130,7 +130,7 @@ def check_units(volume: CTVolume) -> None:
     """Refuse an empty scan, and one whose values are no Hounsfield units: a chest without air.
 
     Raises:
-        ValueError: as said.
+        ValueError: the scan is such a one.
     """
     lowest, highest = float(volume.values.min()), float(volume.values.max())
     if lowest == highest:

@@ -21,8 +21,9 @@ class ColourJitter:
     one from U(1 - c, 1 + c). Results are clipped to [0, 1] after each.
 
     Args:
-        brightness: b; 0.5 is what published training code offers (and leaves off).
-        contrast: c.
+        brightness: bound b of the change; 0.5 is what published training code offers (and leaves
+            off).
+        contrast: bound c of the change.
     """
 
     def __init__(self, brightness: float = 0.5, contrast: float = 0.5) -> None:

@@ -183,8 +183,8 @@ class RandomScale:
     """Resize by a random factor 2^u, disparities with it.
 
     Args:
-        low: least u.
-        high: greatest u.
+        low: least value of u.
+        high: greatest value of u.
         stretch: width and height also get factors 2^U(-stretch, stretch) of their own.
         probability: of resizing at all.
         height: the result has at least these rows, so that a crop fits.

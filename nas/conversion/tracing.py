@@ -64,7 +64,7 @@ def trace(
     Args:
         net: in evaluation mode.
         inputs: its arguments.
-        ledger: is told.
+        ledger: gets the ties.
         known: of an earlier run, whose layers have the labels of this one.
 
     Raises:

@@ -239,7 +239,7 @@ def propose(
         seed: fixes the search, as far as objectives and costs are pure functions.
         evaluations: how many in all, or the whole space.
         at_once: proposals asked for before the first of them is told, to be evaluated in parallel.
-        population: of ``nsga2``.
+        population: number of architectures in a generation of ``nsga2``.
         resume: ``Progress.state()`` of an interrupted search with the same arguments
             (``evaluations`` may differ): the sampler is asked again from the seed on, and told what
             is known.

@@ -100,7 +100,7 @@ def compare(
     """Compare a ranking with the true one; large is good in both.
 
     Args:
-        scores: of architectures.
+        scores: by which architectures are ranked.
         truth: of the same ones.
         top: numbers k of precision@k; those that are not below the count are left out.
 

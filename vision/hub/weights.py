@@ -178,7 +178,7 @@ def describe(model: nn.Module, facts: Mapping[str, Any]) -> nn.Module:
             its inputs are prepared, and `subspace`, the part of its search space that it was
             trained for and whose largest subnet it runs, and `reach`, the largest disparity in
             pixels up to which it was measured to work; each only where the facts hold it.
-        facts: of `StoredWeights`.
+        facts: those of a `StoredWeights`.
 
     Returns:
         The model.

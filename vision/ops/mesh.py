@@ -116,7 +116,7 @@ def inverse_table(neighbours: Tensor, faces: int) -> Tensor:
 
     Args:
         neighbours: (G, n) integer, 0 to `faces` − 1.
-        faces: F.
+        faces: number of faces F.
 
     Returns:
         (F, m) int32, m the largest number of places that name one face: slot · G + row, and

@@ -29,7 +29,7 @@ class Eva(Preconditioner):
 
     Args:
         damping: gamma of the paper; see `Preconditioner`, as for all.
-        kl_clip: its kappa.
+        kl_clip: kappa of the paper.
         momentum: weight of the new in the running means; the first step's is 1.
     """
 

@@ -56,7 +56,7 @@ def decompose(matrix: Tensor, form: Literal["eigen", "inverse"], damping: float)
 
     Args:
         matrix: symmetric, at least in single precision; it stays as it is.
-        form: which.
+        form: which form of the matrix is returned.
         damping: added to the diagonal before it is inverted; eigenvalues do not contain it.
 
     Raises:

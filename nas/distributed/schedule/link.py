@@ -138,7 +138,7 @@ def measure_all_reduce(
     Args:
         device: of the tensors, as the group's backend wants it.
         group: by default all processes.
-        sizes: bytes, ascending.
+        sizes: of the messages in bytes, ascending.
         seconds: to spend on a size.
         longest: no larger size is measured once a message takes so many seconds, if there are five.
         tell: told after each size how many of how many are done.

@@ -61,7 +61,7 @@ def compare_ways(
         link: between the processes.
         density: of top-k and gTop-k.
         rank: of PowerSGD and ACP-SGD.
-        steps: to measure.
+        steps: number of steps that are measured.
         report: called with how many measurements are done and of how many.
 
     Raises:

@@ -23,7 +23,7 @@ class Evaluator:
     journal lacks, and ends with the same result.
 
     Args:
-        executor: who evaluates.
+        executor: evaluates the architectures.
         journal: file with a line for each evaluation; None to keep them in memory alone.
         origin: what scores depend on besides the architecture, such as a digest of weights and
             data; a journal of another origin is refused.
