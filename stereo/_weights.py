@@ -31,8 +31,8 @@ DISPARITY_FUSION = {
 EASNET_LIGHT = {
     "generated": WeightsRecord(
         sources=("package:stereo/weights/easnet_light.safetensors",),
-        sha256="8ccc348f642d70f7023d93f289da8fb340ca35a211c93660f9a8b640066824ff",
-        size=4_773_588,
+        sha256="802d0f9c3fdc4601f423d7f5f67b8c681734fa71e1a4d3c333469e2c45803386",
+        size=2_475_256,
         licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={

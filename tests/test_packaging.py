@@ -107,7 +107,7 @@ def test_the_wheel_holds_the_trained_weights_and_stays_small(source, wheel, name
     kept = [f for room in ROOMS for f in (source / room).glob("weights/*")]
     wanted |= {f"vizoo/{f.relative_to(source)}" for f in kept}
     assert wanted - set(names) == set()
-    assert wheel.stat().st_size < 40e6
+    assert wheel.stat().st_size < 25e6
 
 
 def test_the_wheel_holds_nothing_else(names):
