@@ -101,7 +101,7 @@ def main() -> None:
     height, width = options.size
     predictor = StereoPredictor(options.model, guided=options.guided)
     how = "guided" if predictor.guided else "alone"
-    console.print(f"{options.model} {how}; {width}x{height}; load {os.getloadavg()[0]:.1f}")
+    console.print(f"{options.model} {how}; {height}x{width}; load {os.getloadavg()[0]:.1f}")
     columns = ("sequence", "flicker", "steady", "EPE", "steady", "bad-1 %", "steady", "ms")
     console.print(f"{options.frames} frames each, px; ms of CPU that steadying takes a frame")
     console.print("".join(f"{column:>10}" for column in columns))

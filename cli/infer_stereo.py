@@ -124,7 +124,7 @@ def _show(asked: float | str, item: dict) -> None:
     out = f", {item['left_out']:.0%} left out" if "left_out" in item else ""
     first = "" if item["scale"] == asked else "first "
     scale = f", {first}matched at {item['scale']:g} of its size" if item["scale"] < 1 else ""
-    print(f"{item['left']}: {seen}{out} ({width}x{height}{scale}, {item['seconds']:.2f} s)")
+    print(f"{item['left']}: {seen}{out} ({height}x{width}{scale}, {item['seconds']:.2f} s)")
     for file in item["files"]:
         deep = "  16-bit, 256 per pixel; looks black in viewers"
         print(f"  {file}{deep if file.endswith('_disparity.png') else ''}")

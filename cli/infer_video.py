@@ -160,7 +160,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _show(source: str, sequence: StereoSequence, report: StreamReport) -> None:
-    size = "{1}x{0}".format(*report.size)
+    size = "{}x{}".format(*report.size)
     print(
         f"{source}: {report.frames} frames of {size} in {report.seconds:.1f} s: "
         f"{report.rate:.1f} a second (the network alone {report.network_rate:.1f})"

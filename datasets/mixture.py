@@ -321,7 +321,7 @@ def collate(samples: Sequence[dict]) -> dict:
     image = next(key for key in ("left", "image", "images", "volume") if key in samples[0])
     shapes = {tuple(sample[image].shape) for sample in samples}
     if len({shape[-2:] for shape in shapes}) > 1:
-        listed = ", ".join(f"{shape[-1]}x{shape[-2]}" for shape in sorted(shapes))
+        listed = ", ".join(f"{shape[-2]}x{shape[-1]}" for shape in sorted(shapes))
         raise ValueError(
             f"samples of different sizes in one batch ({listed}): crop them to one size, or use "
             "batches of one"

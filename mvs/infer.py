@@ -182,8 +182,8 @@ class MVSPredictor:
         sizes = [scene.size(index) for index in range(len(views))]
         for index, (height, width) in enumerate(sizes):
             if (height, width) != sizes[0]:
-                first = f"{sizes[0][1]}x{sizes[0][0]}"
-                raise ValueError(f"views 0 and {index} differ in size: {first}, {width}x{height}")
+                first = f"{sizes[0][0]}x{sizes[0][1]}"
+                raise ValueError(f"views 0 and {index} differ in size: {first}, {height}x{width}")
         return self.predict_sample(scene.sample(0, range(1, len(views))), seed)
 
     @torch.inference_mode()

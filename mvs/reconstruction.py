@@ -226,7 +226,7 @@ def _default_size(scene: Scene) -> tuple[int, int]:
     sizes = [scene.size(index) for index in range(len(scene))]
     other = next((i for i, size in enumerate(sizes) if size != sizes[0]), None)
     if other is not None:
-        first, second = (f"{sizes[i][1]}x{sizes[i][0]}" for i in (0, other))
+        first, second = (f"{sizes[i][0]}x{sizes[i][1]}" for i in (0, other))
         raise ValueError(
             f"{scene.views[other].describe()}: {second} pixels, but "
             f"{scene.views[0].describe()} has {first}; give one size for all"

@@ -239,8 +239,8 @@ class PanoramaPredictor:
         height, width = planes.shape[1:]
         if not is_whole_sphere(height, width):
             warnings.warn(
-                f"{width}x{height} pixels are not 2:1, as a panorama of the whole sphere has them: "
-                "what is seen is stretched over the sphere, and its depth is not to be trusted; "
+                f"{height}x{width} pixels are not twice as wide as high, as a panorama of the "
+                "whole sphere is: what is seen is stretched over it, its depth not to be trusted; "
                 "pad the image to what it covers of 360 x 180 degrees",
                 stacklevel=3,  # past the decorator
             )

@@ -94,13 +94,13 @@ def _opened(
     left, right = ((255 * reduced(view, result.scale)).round().byte() for view in views)
     why = ""
     if result.scale < 1:
-        width, height = given[0].shape[:0:-1]
+        height, width = given[0].shape[1:]
         largest = np.quantile(result.disparity, 0.99) / share
-        why = f" (of {width}x{height}, reduced because disparities reach {largest:.0f} px)"
+        why = f" (of {height}x{width}, reduced because disparities reach {largest:.0f} px)"
     height, width = left.shape[1:]
     if height < crop[0] or width < crop[1]:
         raise ValueError(
-            f"{width}x{height} pixels{why} are less than the {crop[1]}x{crop[0]} of a training "
+            f"{height}x{width} pixels{why} are less than the {crop[0]}x{crop[1]} of a training "
             "sample"
         )
     return OwnPair(left, right, reduced=why)
@@ -113,7 +113,7 @@ def divided(usable: list[OwnPair]) -> tuple[list[OwnPair], list[OwnPair]]:
         height, width = left.shape[1:]
         if height < _ROWS:
             raise ValueError(
-                f"one pair of {width}x{height} pixels{why} is too little, {_ROWS} rows are needed: "
+                f"one pair of {height}x{width} pixels{why} is too little, {_ROWS} rows are needed: "
                 "give several, or larger"
             )
         cut = height * 3 // 4

@@ -48,7 +48,7 @@ def auto_rectifier(pairs: Iterable[tuple[ImageLike, ImageLike]]) -> Rectifier:
             size = size or image.shape[:2]
             if image.shape[:2] != size:
                 raise ValueError(
-                    f"images of {image.shape[1]}x{image.shape[0]} and {size[1]}x{size[0]} pixels "
+                    f"images of {image.shape[0]}x{image.shape[1]} and {size[0]}x{size[1]} pixels "
                     "are not of the same two cameras"
                 )
         matched.append(np.concatenate(matched_points(*images), 1))

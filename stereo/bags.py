@@ -215,7 +215,7 @@ def decode(message: Any) -> np.ndarray:
     try:
         return _decoded(message)
     except cv2.error as error:
-        size = f"{message.width}x{message.height} pixels of " if hasattr(message, "width") else ""
+        size = f"{message.height}x{message.width} pixels of " if hasattr(message, "width") else ""
         how = getattr(message, "encoding", getattr(message, "format", ""))
         raise ValueError(f"{size}{how} cannot be decoded: {error.err}") from error
 
@@ -237,7 +237,7 @@ def _decoded(message: Any) -> np.ndarray:
     data = np.frombuffer(bytes(message.data), np.uint8)
     if step < row or len(data) < step * height or not row * height:
         raise ValueError(
-            f"{len(data)} bytes cannot hold {width}x{height} pixels of {message.encoding}"
+            f"{len(data)} bytes cannot hold {height}x{width} pixels of {message.encoding}"
         )
     rows = np.ascontiguousarray(data[: step * height].reshape(height, step)[:, :row])
     shape = (height, width, channels) if channels > 1 else (height, width)

@@ -238,8 +238,8 @@ def _views(
                 size = size or image.shape[:2]
                 if image.shape[:2] != size:
                     raise ValueError(
-                        f"{file}: {image.shape[1]}x{image.shape[0]} pixels, and the pictures "
-                        f"before have {size[1]}x{size[0]}; a rig is calibrated at one size"
+                        f"{file}: {image.shape[0]}x{image.shape[1]} pixels, and the pictures "
+                        f"before have {size[0]}x{size[1]}; a rig is calibrated at one size"
                     )
             view, reason = _view(os.fspath(left), os.fspath(right), images, board)
         if view is None:

@@ -175,7 +175,7 @@ def _decoded(capture: Any) -> np.ndarray | None:
 
 
 def _check_two(sources: list[str], first: list[Any], rates: list[float]) -> None:
-    sizes = [f"{picture.shape[1]}x{picture.shape[0]}" for picture in first]
+    sizes = [f"{picture.shape[0]}x{picture.shape[1]}" for picture in first]
     if sizes[0] != sizes[1]:
         raise ValueError(
             f"{sources[0]} has {sizes[0]} pixels and {sources[1]} {sizes[1]}; a rectified pair "

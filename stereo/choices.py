@@ -233,7 +233,7 @@ def _warn_none(
 ) -> None:
     both = " for both views" if views == 2 else ""
     warnings.warn(
-        f"no {what} takes {limit:.0f} ms or less here at {width}x{height} pixels{both}; "
+        f"no {what} takes {limit:.0f} ms or less here at {height}x{width} pixels{both}; "
         f"{fastest} takes about {milliseconds:.0f} ms",
         stacklevel=4,
     )

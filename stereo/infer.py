@@ -181,7 +181,7 @@ class StereoPredictor:
         if pixels is not None:
             start = min(start, whole * 0.99 * math.sqrt(pixels / (height * width)))
             warnings.warn(
-                f"{width}x{height} pixels do not fit into memory at once: the pair was matched at "
+                f"{height}x{width} pixels do not fit into memory at once: the pair was matched at "
                 f"{start:.2g} of its size, then at {whole:g} in tiles",
                 stacklevel=3,
             )
@@ -192,7 +192,7 @@ class StereoPredictor:
             why = "are left and right swapped, or of two scenes?"
             if rows < _SURE[0] or columns < _SURE[1]:
                 why = (
-                    f"{columns}x{rows} pixels are too few to match ({_SURE[1]}x{_SURE[0]} are "
+                    f"{rows}x{columns} pixels are too few to match ({_SURE[0]}x{_SURE[1]} are "
                     "enough), or left and right are swapped, or of two scenes"
                 )
             warnings.warn(
@@ -245,7 +245,7 @@ class StereoPredictor:
         if seconds <= _LONG:
             return []
         return [
-            f"{width}x{height} pixels take about {seconds:.0f} s on {self.device}, several times "
+            f"{height}x{width} pixels take about {seconds:.0f} s on {self.device}, several times "
             "as long where disparities are beyond the network's reach; a smaller scale takes less"
         ]
 
@@ -327,7 +327,7 @@ class StereoPredictor:
             needed = (free - left / _USED + least * self._bytes / _USED) / 1e9
             held = f" ({taken / 1e9:.2g} GB are held already)" if taken else ""
             raise ValueError(
-                f"a pair of {width}x{height} pixels does not fit into {free / 1e9:.2g} GB of "
+                f"a pair of {height}x{width} pixels does not fit into {free / 1e9:.2g} GB of "
                 f"memory{held}: in the smallest tiles it needs {math.ceil(10 * needed) / 10:.2g} GB"
             )
         return pixels
@@ -399,7 +399,7 @@ def _whole(scale: float | str, height: int, width: int) -> float:
         raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
     if min(height, width) * scale < min(_SMALLEST, height, width):
         raise ValueError(
-            f"at {scale:g} of {width}x{height} pixels there is nothing left to match: "
+            f"at {scale:g} of {height}x{width} pixels there is nothing left to match: "
             f"take {math.ceil(100 * _SMALLEST / min(height, width)) / 100:g} at least"
         )
     return float(scale)
@@ -446,7 +446,7 @@ def open_pair(left: ImageLike, right: ImageLike) -> tuple[Tensor, Tensor]:
     """
     first, second = as_pair(left, right)
     if first.shape != second.shape:
-        sizes = [f"{image.shape[2]}x{image.shape[1]}" for image in (first, second)]
+        sizes = [f"{image.shape[1]}x{image.shape[2]}" for image in (first, second)]
         raise ValueError(
             f"left and right differ in size: {_name(left)}{sizes[0]} against "
             f"{_name(right)}{sizes[1]}; a rectified pair has one size"

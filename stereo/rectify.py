@@ -81,8 +81,8 @@ class Rectifier:
             if pixels.shape[:2] != self.size:
                 height, width = pixels.shape[:2]
                 raise ValueError(
-                    f"the {which} image has {width}x{height} pixels, not {self.size[1]}x"
-                    f"{self.size[0]} as the others of these cameras"
+                    f"the {which} image has {height}x{width} pixels, not {self.size[0]}x"
+                    f"{self.size[1]} as the others of these cameras"
                 )
             rectified.append(_looked_up(pixels, places, cv2.INTER_CUBIC))
         return rectified[0], rectified[1]

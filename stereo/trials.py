@@ -128,7 +128,7 @@ class Trials:
                 if not ran_out_of_memory(error):
                     raise
                 raise ValueError(
-                    f"the machine that runs this page has not enough memory for {width}x{height} "
+                    f"the machine that runs this page has not enough memory for {height}x{width} "
                     "pixels now; drop smaller images, or try again later"
                 ) from error
             finally:
@@ -140,7 +140,7 @@ class Trials:
         asked = f" (limit {limit:g} ms)" if model in self.choices.timed else ""
         guided = ", guided," if predictor.guided else ""
         facts = [
-            f"**{name}**{guided} on {predictor.device}, {width}x{height}: "
+            f"**{name}**{guided} on {predictor.device}, {height}x{width}: "
             f"network {network:.0f} ms{asked}, in all {total:.0f} ms"
         ]
         known = result.disparity[np.isfinite(result.disparity)]
@@ -169,7 +169,7 @@ class Trials:
                 height, width = image_size(path)
                 if height * width > self.max_pixels:
                     raise ValueError(
-                        f"{path}: {width}x{height} are {height * width / 1e6:.1f} million pixels, "
+                        f"{path}: {height}x{width} are {height * width / 1e6:.1f} million pixels, "
                         f"more than the {self.max_pixels / 1e6:.1f} that this page takes"
                     )
             return as_pair(first, second)

@@ -66,7 +66,7 @@ class Lens:
             raise ValueError(f"the focal length must be positive, got {min(self.focal):g}")
         sides = (self.width, self.height)
         if sides != (None, None) and not all(side and side > 0 for side in sides):
-            raise ValueError(f"an image of {self.width}x{self.height} pixels has none")
+            raise ValueError(f"an image of {self.height}x{self.width} pixels has none")
         counts, _, _ = MODELS[self.model]
         if len(self.distortion) not in counts:
             wanted = " or ".join(map(str, counts))
@@ -104,14 +104,14 @@ class Lens:
                 raise ValueError(
                     f"the calibration says no image size, and its principal point "
                     f"({self.centre[0]:g}, {self.centre[1]:g}) is not about the middle of "
-                    f"{width}x{height}: it is of images of another size"
+                    f"{height}x{width}: it is of images of another size"
                 )
             return replace(self, width=width, height=height)
         across, down = width / self.width, height / self.height
         if abs(across / down - 1) > 0.02:
             raise ValueError(
-                f"the calibration is of images of {self.width}x{self.height}, these have "
-                f"{width}x{height}: not the same picture at another scale"
+                f"the calibration is of images of {self.height}x{self.width} (height x width), "
+                f"these have {height}x{width}: not the same picture at another scale"
             )
         return replace(
             self,

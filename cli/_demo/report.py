@@ -74,7 +74,7 @@ def make_page(
             "findings": findings,
             "main": main,
             "classical": findings[-1],
-            "size": f"{width}\u00a0×\u00a0{height}\u00a0pixels",
+            "size": f"{height}\u00a0×\u00a0{width}\u00a0pixels",
             "legend": legend,
             "inputs": _inputs(sample, legend, known),
             "disparities": _disparities(sample, findings, legend, known),
@@ -178,7 +178,7 @@ def _front(front: Front, subnets: list[Finding]) -> dict[str, Any]:
         threads = f", {_threads(known['threads'])}" if known.get("device") == "cpu" else ""
         where = (
             f"; latency predicted for {known['device_name']}, {known['dtype']}{threads}, "
-            f"{known['width']}\u00a0×\u00a0{known['height']}\u00a0pixels"
+            f"{known['height']}\u00a0×\u00a0{known['width']}\u00a0pixels"
         )
     return {"plot": plot, "evaluated": front.evaluated, "where": where}
 

@@ -393,7 +393,7 @@ def _hounsfield(part: Slice, kind: np.dtype, opened: Callable[[], Any] | None) -
         hint = f" ({_PLUGINS})" if UID(part.syntax).is_encapsulated else ""
         raise ValueError(f"{part.path}: damaged or unsupported pixels: {reason}{hint}") from error
     if stored.shape != (part.rows, part.columns):
-        raise ValueError(f"{part.path}: its pixels are not {part.columns}x{part.rows}, as it says")
+        raise ValueError(f"{part.path}: its pixels are not {part.rows}x{part.columns}, as it says")
     values: np.ndarray
     if kind == np.int16:
         limits = np.iinfo(np.int16)

@@ -274,5 +274,5 @@ def _kind(part: Slice) -> str:
     height, width = part.spacing
     names = plane(np.cross(*part.directions))
     kernel = part.told["ConvolutionKernel"]
-    size = f"{part.columns}x{part.rows} {names} of {width:.3g}x{height:.3g} mm"
+    size = f"{part.rows}x{part.columns} {names} of {height:.3g}x{width:.3g} mm"
     return f"{size}, kernel {kernel}" if kernel else size

@@ -60,7 +60,7 @@ def read_slices(
         plane = first if place == 0 else _plane(files[place])
         if plane.shape != first.shape or plane.dtype != first.dtype:
             here, there = (
-                f"{pixels.shape[1]}x{pixels.shape[0]} pixels of {8 * pixels.itemsize} bits"
+                f"{pixels.shape[0]}x{pixels.shape[1]} pixels of {8 * pixels.itemsize} bits"
                 for pixels in (plane, first)
             )
             raise ValueError(

@@ -1,4 +1,4 @@
-"""BlendedMVS, in its low-resolution layout (768x576).
+"""BlendedMVS, in its low-resolution layout (576x768).
 
 ::
 

@@ -189,8 +189,8 @@ def _read(path: str, distorted: Camera, own: Camera) -> tuple[Tensor, Tensor]:
     stored = np.fromfile(path, dtype="<f4")
     if stored.size != distorted.width * distorted.height:
         raise ValueError(
-            f"{path}: {stored.size} values, but the photograph has {distorted.width}x"
-            f"{distorted.height} pixels"
+            f"{path}: {stored.size} values, but the photograph has {distorted.height}x"
+            f"{distorted.width} pixels"
         )
     stored = stored.reshape(distorted.height, distorted.width)
     fx, fy, cx, cy = _pinhole(own)

@@ -49,7 +49,7 @@ class MVSDataModule(MixedDataModule):
         check_arguments("MVSDataModule", MVSDataModule.__init__, {"pose_error": pose_error})
         check_choice("augmentation", augmentation, ("none", "colour"))
         if (crop_height is None) != (crop_width is None):
-            raise ValueError(f"a crop of {crop_width}x{crop_height}: give both sides, or neither")
+            raise ValueError(f"a crop of {crop_height}x{crop_width}: give both sides, or neither")
         steps: list[Callable] = []
         if crop_height is not None and crop_width is not None:
             steps.append(RandomCrop(crop_height, crop_width))

@@ -2,10 +2,10 @@
 
 Training, below ``root``::
 
-    Rectified/scan1_train/rect_001_3_r5000.png      view 0 under light 3, 640x512
+    Rectified/scan1_train/rect_001_3_r5000.png      view 0 under light 3, 512x640
     Cameras_1/scan1_train/00000000_cam.txt          intrinsics of a quarter of that size
     Cameras/pair.txt                                for all scans without one beside their cameras
-    Depths/scan1/depth_map_0000.pfm                 1600x1200
+    Depths/scan1/depth_map_0000.pfm                 1200x1600
     Depths/scan1/depth_visual_0000.png              its mask
 
 (``Cameras/train/00000000_cam.txt``, one set for all scans, and ``Depths/scan1_train`` serve too.)
@@ -212,12 +212,12 @@ def _rectified(folder: Path, view: int, light: int) -> str:
 
 
 def _truth(depth_file: str, mask_file: str) -> tuple[Tensor, Tensor]:
-    """Read depth and mask at 1600x1200, halve them and cut out the photograph's part."""
+    """Read depth and mask at 1200x1600, halve them and cut out the photograph's part."""
     maps = {depth_file: read_pfm(depth_file), mask_file: read_mask(mask_file)}
     for file, pixels in maps.items():
         if pixels.shape != _MAP:
-            size = "x".join(map(str, pixels.shape[1::-1]))
-            raise ValueError(f"{file}: {size} pixels, want {_MAP[1]}x{_MAP[0]}")
+            size = "x".join(map(str, pixels.shape))
+            raise ValueError(f"{file}: {size} pixels, want {_MAP[0]}x{_MAP[1]}")
     return known_depth(*(pixels[::2, ::2][_ROWS, _COLUMNS] for pixels in maps.values()))
 
 

@@ -156,7 +156,7 @@ class SceneFolders(MVSDataset):
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
         if (height is None) != (width is None):
-            raise ValueError(f"a size of {width}x{height}: give both sides, or neither")
+            raise ValueError(f"a size of {height}x{width}: give both sides, or neither")
         scenes = [open_scene(path, layout, range_form=range_form) for path in paths]
         size = None if height is None or width is None else (height, width)
         super().__init__(scenes, views, size, skip, random_sources, transform)

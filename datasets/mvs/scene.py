@@ -163,9 +163,9 @@ class Scene(Kept):
             image = kept["image"] * 2 ** (16 - self._bits) if kept["bits"] > 8 else kept["image"]
         if view.size is not None and tuple(image.shape[1:]) != view.size:
             raise ValueError(
-                f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but its camera in "
-                f"{view.camera_file} is of {view.size[1]}x{view.size[0]}: give the "
-                "photographs that the cameras were found from"
+                f"{view.describe()}: {image.shape[1]}x{image.shape[2]} pixels, but its camera in "
+                f"{view.camera_file} is of {view.size[0]}x{view.size[1]} (height x width): give "
+                "the photographs that the cameras were found from"
             )
         return image
 
@@ -208,8 +208,8 @@ class Scene(Kept):
         height, width = self.size(index)
         if tuple(depth.shape[1:]) != (height, width):
             raise ValueError(
-                f"{_file(view.truth)}: {depth.shape[2]}x{depth.shape[1]} pixels, but its image "
-                f"{view.describe()} has {width}x{height}"
+                f"{_file(view.truth)}: {depth.shape[1]}x{depth.shape[2]} pixels, but its image "
+                f"{view.describe()} has {height}x{width}"
             )
         return depth, valid
 
@@ -247,9 +247,9 @@ class Scene(Kept):
                 matrix = resize_intrinsics(matrix, size[1] / width, size[0] / height)
             if images and image.shape != images[0].shape:
                 raise ValueError(
-                    f"{self.views[number].describe()}: {image.shape[2]}x{image.shape[1]} pixels, "
-                    f"but {self.views[reference].describe()} has {images[0].shape[2]}x"
-                    f"{images[0].shape[1]}; give one size to resize them to"
+                    f"{self.views[number].describe()}: {image.shape[1]}x{image.shape[2]} pixels, "
+                    f"but {self.views[reference].describe()} has {images[0].shape[1]}x"
+                    f"{images[0].shape[2]}; give one size to resize them to"
                 )
             images.append(image)
             intrinsics.append(matrix)

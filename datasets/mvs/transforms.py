@@ -60,7 +60,7 @@ class RandomCrop:
 
     def __init__(self, height: int, width: int) -> None:
         if height < 1 or width < 1:
-            raise ValueError(f"a crop of {width}x{height} pixels is empty")
+            raise ValueError(f"a crop of {height}x{width} pixels is empty")
         self.height, self.width = height, width
 
     def __call__(self, sample: dict, generator: Generator | None = None) -> dict:

@@ -103,8 +103,8 @@ def _write_dtu_training(scene: Scene, folder: Path, suffix: str) -> Path:
         image = scene.image(index)
         if tuple(image.shape[1:]) != (512, 640):
             raise ValueError(
-                f"{view.describe()}: {image.shape[2]}x{image.shape[1]} pixels, but DTU's training "
-                "layout holds photographs of 640x512"
+                f"{view.describe()}: {image.shape[1]}x{image.shape[2]} pixels, but DTU's training "
+                "layout holds photographs of 512x640"
             )
         for light, (gain, offset) in enumerate(_LIGHTS):
             path = images / f"rect_{index + 1:03d}_{light}_r5000.png"

@@ -121,8 +121,8 @@ class PanoramaDataset(FileDataset):
                 depth = F.interpolate(depth[None], self.size, mode="nearest-exact")[0]
             if depth.shape != (1, *image.shape[1:]):
                 raise ValueError(
-                    f"{record.depth}: {depth.shape[2]}x{depth.shape[1]} pixels, but its colours "
-                    f"{record.image} have {image.shape[2]}x{image.shape[1]}; give a size"
+                    f"{record.depth}: {depth.shape[1]}x{depth.shape[2]} pixels, but its colours "
+                    f"{record.image} have {image.shape[1]}x{image.shape[2]}; give a size"
                 )
         if record.yaw:
             columns = round(image.shape[2] * record.yaw / 360)
@@ -244,7 +244,7 @@ def _check_shape(path: str, shape: tuple[int, ...]) -> None:
     height, width = shape[:2]
     if not is_whole_sphere(height, width):
         raise ValueError(
-            f"{path}: {width}x{height} pixels; an equirectangular panorama of the whole sphere is "
+            f"{path}: {height}x{width} pixels; an equirectangular panorama of the whole sphere is "
             "twice as wide as high"
         )
 

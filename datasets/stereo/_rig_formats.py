@@ -136,7 +136,7 @@ def _size(value: Any, name: str) -> dict[str, int]:
         return {}
     width, height = numbers(value, name, 2).tolist()
     if min(width, height) < 1 or (width % 1, height % 1) != (0, 0):
-        raise ValueError(f"{name} is {width:g}x{height:g} pixels")
+        raise ValueError(f"{name} is {height:g}x{width:g} pixels (height x width)")
     return {"width": int(width), "height": int(height)}
 
 

@@ -134,6 +134,6 @@ def _check_size(path: str, image: Tensor, left_path: str, left: Tensor) -> None:
     if image.shape[1:] != left.shape[1:]:
         height, width = image.shape[1:]
         raise ValueError(
-            f"{path}: {width}x{height} pixels, but its left image {left_path} has "
-            f"{left.shape[2]}x{left.shape[1]}"
+            f"{path}: {height}x{width} pixels, but its left image {left_path} has "
+            f"{left.shape[1]}x{left.shape[2]}"
         )

@@ -85,8 +85,8 @@ class StereoCalibration:
         across, down = width / self.width, height / self.height
         if abs(across / down - 1) > 0.02:
             raise ValueError(
-                f"calibration is for images of {self.width}x{self.height}, these have "
-                f"{width}x{height}: not the same picture at another scale"
+                f"calibration is for images of {self.height}x{self.width} (height x width), these "
+                f"have {height}x{width}: not the same picture at another scale"
             )
         return replace(
             self,
@@ -105,7 +105,8 @@ def scaling_notes(size: tuple[int | None, int | None], width: int, height: int) 
     """What the user is told where a calibration of a size (width, height) is fitted to another."""
     if size in ((None, None), (width, height)):
         return []
-    return [f"the calibration is for {size[0]}x{size[1]} images and was scaled to {width}x{height}"]
+    known = f"{size[1]}x{size[0]} images (height x width)"
+    return [f"the calibration is for {known} and was scaled to {height}x{width}"]
 
 
 def read_calibration(

@@ -72,7 +72,7 @@ class _KITTI(StereoDataset):
 
 
 class KITTI2012(_KITTI):
-    """KITTI 2012: 194 training and 195 testing pairs of about 1240 x 375 pixels.
+    """KITTI 2012: 194 training and 195 testing pairs of about 375x1240 pixels.
 
     Args:
         root: the folder that holds ``training`` and ``testing``.
@@ -104,7 +104,7 @@ class KITTI2012(_KITTI):
 
 
 class KITTI2015(_KITTI):
-    """KITTI 2015: 200 training and 200 testing pairs of about 1240 x 375 pixels.
+    """KITTI 2015: 200 training and 200 testing pairs of about 375x1240 pixels.
 
     Args:
         root: the folder that holds ``training`` and ``testing``.

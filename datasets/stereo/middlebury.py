@@ -31,7 +31,7 @@ _NON_OCCLUDED = 255  # in mask0nocc.png; 128 is occluded, 0 unknown
 
 
 class Middlebury2014(StereoDataset):
-    """Middlebury 2014: 23 indoor scenes of about 2900 x 2000 pixels.
+    """Middlebury 2014: 23 indoor scenes of about 2000x2900 pixels.
 
     Args:
         root: the folder that holds ``<Scene>-perfect`` and ``<Scene>-imperfect``.
@@ -144,7 +144,7 @@ def _scene_records(
 
 
 class ETH3D(StereoDataset):
-    """ETH3D two-view: 27 training and 20 test pairs of about 940 x 490 pixels.
+    """ETH3D two-view: 27 training and 20 test pairs of about 490x940 pixels.
 
     Args:
         root: the folder that holds ``two_view_training`` and ``two_view_training_gt``.

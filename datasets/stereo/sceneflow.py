@@ -44,7 +44,7 @@ _PUBLISHED = {
 
 
 class SceneFlow(StereoDataset):
-    """Scene Flow, 960 x 540 pixels, dense ground truth.
+    """Scene Flow, 540x960 pixels, dense ground truth.
 
     Args:
         root: the folder of one of the two layouts.

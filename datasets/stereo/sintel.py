@@ -25,7 +25,7 @@ _VISIBLE = 0
 
 
 class Sintel(StereoDataset):
-    """Sintel: 23 sequences, 1064 pairs of 1024 x 436 pixels, dense ground truth.
+    """Sintel: 23 sequences, 1064 pairs of 436x1024 pixels, dense ground truth.
 
     Args:
         root: the folder that holds ``training``.

@@ -293,7 +293,7 @@ def recipe(name: str, height: int, width: int) -> Callable | None:
     if name == "none":
         return None
     if height < 1 or width < 1:
-        raise ValueError(f"a crop of {width}x{height} pixels is empty")
+        raise ValueError(f"a crop of {height}x{width} pixels is empty")
     return _RECIPES[name](height, width)
 
 
@@ -306,8 +306,8 @@ def room_for_crop(sample: dict, key: str, height: int, width: int) -> tuple[int,
     rows, columns = sample[key].shape[-2:]
     if rows < height or columns < width:
         raise ValueError(
-            f"{sample.get('name', 'sample')}: {columns}x{rows} pixels are too few for a crop of "
-            f"{width}x{height}; make the crop smaller"
+            f"{sample.get('name', 'sample')}: {rows}x{columns} pixels are too few for a crop of "
+            f"{height}x{width} (height x width); make the crop smaller"
         )
     return rows, columns
 

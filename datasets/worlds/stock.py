@@ -105,6 +105,6 @@ def _surroundings(path: Path) -> Tensor:
     picture = Image.fromarray(to_bytes(read_image(path)))
     width, height = picture.size
     if width != 2 * height:
-        raise ValueError(f"panoramas: {path}: {width}x{height} pixels: want twice as wide as high")
+        raise ValueError(f"panoramas: {path}: {height}x{width} pixels: want twice as wide as high")
     small = picture.resize((2 * _HEIGHT, _HEIGHT), Image.Resampling.LANCZOS)
     return torch.from_numpy(np.array(small))

@@ -225,7 +225,7 @@ def test_a_folder_that_bears_a_model_s_name_is_not_meant(shipped, tmp_path, caps
     [
         (["l.png"], "both LEFT and RIGHT"),
         (["l.png", "no.png"], "no.png: no such"),
-        (["l.png", "tall.png"], "differ in size: l.png 64x40 against tall.png 64x44"),
+        (["l.png", "tall.png"], "differ in size: l.png 40x64 against tall.png 44x64"),
         (["--calib", "c.txt"], "give LEFT and RIGHT too"),
         (["l.png", "r.png", "--calib", "c.txt"], "c.txt: no such"),
         (["l.png", "r.png", "--seed", "3"], "with LEFT and RIGHT there is none"),

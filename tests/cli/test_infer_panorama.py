@@ -62,11 +62,11 @@ def test_several_of_which_one_is_damaged(weights, tmp_path, capsys):
     by_name = {entry["image"]: entry for entry in summary["panoramas"]}
     assert list(by_name) == [f"rooms/{n}.png" for n in ("a", "b", "c", "wide")]
     assert "c.png: " in by_name["rooms/c.png"]["error"]
-    assert "not 2:1" in by_name["rooms/wide.png"]["warnings"][0]
+    assert "not twice as wide" in by_name["rooms/wide.png"]["warnings"][0]
     assert (tmp_path / "out/b_depth.exr").is_file() and not (tmp_path / "out/b_depth.npy").exists()
     lines = told.err.splitlines()
     assert len(lines) == 3 and lines[-1] == "vizoo: error: 1 of 4 panoramas failed"
-    assert lines[1].startswith("vizoo: warning: rooms/wide.png: 40x16 pixels are not 2:1")
+    assert lines[1].startswith("vizoo: warning: rooms/wide.png: 16x40 pixels are not twice")
 
 
 @pytest.mark.parametrize(

@@ -170,17 +170,17 @@ def test_calibration_at_another_scale_is_said(scene, capsys):
     camera = StereoCalibration(200.0, 0.5, cx=47.5, cy=31.5, width=96, height=64)
     write_calibration(scene / "big.txt", camera)
     assert good("--calib", "big.txt") == 0
-    assert "96x64 images and was scaled to 48x32" in capsys.readouterr().err
+    assert "64x96 images (height x width) and was scaled to 32x48" in capsys.readouterr().err
     assert np.load(scene / "out/l_depth.npy") == pytest.approx(10)
     assert good("--calib", "big.txt", "--baseline-unit", "m") == 0
     assert "big.txt: a baseline of 500 m: is --baseline-unit that" in capsys.readouterr().err
     (scene / "other.txt").write_text((scene / "calib.txt").read_text().replace("48", "99"))
     assert good("--calib", "other.txt") == 2
-    assert "99x32, these have 48x32" in capsys.readouterr().err
+    assert "32x99 (height x width), these have 32x48" in capsys.readouterr().err
 
 
 def near_pair(folder):
-    """Writes a pair of 600x120 with a disparity of 48 px."""
+    """Writes a pair of 120x600 with a disparity of 48 px."""
     for view, name in zip(pair_of(torch.full((120, 600), 48.0)), ("l.png", "r.png"), strict=True):
         write_image(folder / name, to_bytes(view))
 
@@ -205,7 +205,7 @@ def test_disparities_beyond_the_network(scene, capsys, monkeypatch):
         said = capsys.readouterr()
         assert "beyond" not in said.err and json.loads(said.out)["pairs"][0]["scale"] == 0.4
     assert good("--scale", "0.4") == 0
-    assert "(600x120, matched at 0.4 of its size, " in capsys.readouterr().out
+    assert "(120x600, matched at 0.4 of its size, " in capsys.readouterr().out
 
 
 def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):
@@ -213,7 +213,7 @@ def test_what_is_not_sure_is_left_out(scene, capsys, monkeypatch):
     near_pair(scene)
     assert good("--both", "--min-confidence", "0.3", "--focal", "300", "--baseline", "0.1") == 0
     said = capsys.readouterr().out
-    assert "% left out (600x120" in said and "out/l_occluded.png" in said
+    assert "% left out (120x600" in said and "out/l_occluded.png" in said
     sure = read_pfm(scene / "out/l_confidence.pfm")
     out = np.isinf(read_pfm(scene / "out/l_disparity.pfm"))
     assert out[sure < 0.299].all() and out[sure > 0.301].mean() < 0.01  # what is 0 is unknown too
@@ -344,7 +344,7 @@ def test_bad_images(scene, capsys):
     assert "no file matches" in refused(capsys, "q*.png", "r.png", *rest)
     write_image(scene / "r.png", np.zeros((8, 8, 3), np.uint8))
     said = refused(capsys, "l.png", "r.png", *rest)
-    assert "error: l.png and r.png: left and right differ in size: 48x32 against 8x8" in said
+    assert "error: l.png and r.png: left and right differ in size: 32x48 against 8x8" in said
     assert not (scene / "out").exists()
 
 
@@ -469,7 +469,7 @@ def test_what_takes_long_is_said_before(scene, capsys, monkeypatch):
         write_image(scene / name, noise)
     assert good("--no-check", "--out", "large") == 0
     said = capsys.readouterr().err
-    assert "vizoo: warning: l.png: 900x600 pixels take about 90 s on cpu, several" in said
+    assert "vizoo: warning: l.png: 600x900 pixels take about 90 s on cpu, several" in said
     assert good("--no-check", "--scale", "0.1", "--out", "small") == 0
     assert "about" not in capsys.readouterr().err
 
@@ -520,7 +520,7 @@ def test_large_pairs_take_the_memory_that_is_given(scene, capsys, monkeypatch):
     capsys.readouterr()
     assert call("l.png", "r.png", *words, "--memory", "0.01", "--out", "out") == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith("vizoo: error: l.png and r.png: a pair of 600x360 pixels does not fit")
+    assert said.startswith("vizoo: error: l.png and r.png: a pair of 360x600 pixels does not fit")
 
 
 PAIR_FOLDERS = [

@@ -67,7 +67,7 @@ def test_two_videos(scene, capsys):
     said = capsys.readouterr()
     assert said.err == ""
     first, second, *files = said.out.splitlines()
-    assert first.startswith("left.mp4: 6 frames of 80x48 in ") and "the network alone " in first
+    assert first.startswith("left.mp4: 6 frames of 48x80 in ") and "the network alone " in first
     assert second == "  disparity 5.0 to 5.0 px, median 5.0"
     assert files == ["  out/left_disparity.mp4", "out/summary.json"]
     pictures, rate = read_video("out/left_disparity.mp4")
@@ -176,10 +176,10 @@ def test_an_error_on_the_way(scene, capsys):
     write_image(scene / "pairs/left/4.png", np.zeros((50, 80, 3), np.uint8))
     assert call("pairs") == 1
     error = capsys.readouterr().err
-    assert "frame 4: the pictures have 80x48 and 80x50 pixels, the first 80x48" in error
+    assert "frame 4: the pictures have 48x80 and 50x80 pixels, the first 48x80" in error
     assert "what was written so far is complete" in error
     item = summary(scene)
-    assert item["frames"] == 4 and "80x50" in item["error"]
+    assert item["frames"] == 4 and "50x80" in item["error"]
     assert len(read_video("out/pairs_disparity.mp4")[0]) == 4
 
 
@@ -193,7 +193,7 @@ def test_a_bag(scene, capsys, storage, kind):
     topics = ("--topics", *TOPICS) if kind == "raw" else ()
     assert call("bag", *topics, "--format", "video", "png") == 0
     said = capsys.readouterr()
-    assert said.err == "" and said.out.startswith("bag: 4 frames of 80x48 in ")
+    assert said.err == "" and said.out.startswith("bag: 4 frames of 48x80 in ")
     assert f"left {TOPICS[0]}, right {TOPICS[1]}" in said.out
     item = summary(scene)
     assert item["topics"] == list(TOPICS) and item["frames"] == 4
@@ -262,7 +262,8 @@ def test_the_bound_of_a_calibration_is_used(scene, monkeypatch):
     assert call("pairs", "--calib", "calib.txt", "--no-check") == 0
     item = summary(scene)
     assert item["scale"] == 0.5 and item["reach"] == 6  # of pictures half as large
-    assert item["warnings"] == ["the calibration is for 160x96 images and was scaled to 80x48"]
+    scaled = "the calibration is for 96x160 images (height x width) and was scaled to 48x80"
+    assert item["warnings"] == [scaled]
     assert call("pairs", "--calib", "calib.txt", "--max-disparity", "4", "--no-check") == 0
     assert summary(scene)["scale"] == 0.75
 
@@ -271,7 +272,8 @@ def test_a_calibration_of_other_pictures(scene, capsys):
     camera = StereoCalibration(100.0, 0.2, 39.5, 23.5, width=99, height=48)
     write_calibration(scene / "calib.txt", camera)
     said = refused(capsys, "pairs", "--calib", "calib.txt")
-    assert "pairs: calib.txt: calibration is for images of 99x48, these have 80x48" in said
+    known = "48x99 (height x width), these have 48x80"
+    assert f"pairs: calib.txt: calibration is for images of {known}" in said
     write_calibration(scene / "pairs/calib.txt", camera)
     assert "pairs: pairs/calib.txt: calibration is for" in refused(capsys, "pairs")
 

@@ -335,9 +335,10 @@ def test_images_of_another_size(raw, tmp_path, capsys):
         [str(tmp_path / name / side) for side in ("left", "right")] for name in ("half", "cut")
     )
     assert main(["rectify", str(raw / "rig.yml"), *half, "--out", "out"]) == 0
-    assert "for 320x240 images and was scaled to 160x120" in capsys.readouterr().err
+    told = "for 240x320 images (height x width) and was scaled to 120x160"
+    assert told in capsys.readouterr().err
     said = refused(capsys, ["rectify", str(raw / "rig.yml"), *cut, "--out", "out"])
-    assert "rig.yml: " in said and "320x240, these have 200x240" in said
+    assert "rig.yml: " in said and "240x320 (height x width), these have 240x200" in said
 
 
 def test_exchanged_pictures_are_doubted(raw, capsys):

@@ -73,7 +73,7 @@ def test_a_program_gets_what_the_page_shows(site, pair):
     for file in (disparity, confidence, occluded["value"]):
         assert Image.open(file).size[0] >= 384
     assert Path(cloud).read_bytes()[:4] == b"glTF"
-    assert facts.startswith(f"**{TINY}** on cpu, 384x240: network")
+    assert facts.startswith(f"**{TINY}** on cpu, 240x384: network")
     folder = Path(results).parent / "unpacked"
     shutil.unpack_archive(results, folder)
     assert read_disparity(folder / "pair_disparity.pfm")[0].shape == (1, 240, 384)
@@ -88,9 +88,9 @@ def test_errors_are_the_librarys_own_line(site, pair, tmp_path, capfd):
     (tmp_path / "text.png").write_text("no image")
     Image.fromarray(np.zeros((24, 32), np.uint8)).save(tmp_path / "small.png")
     for name, words in {
-        "large.png": "the right image: 400x300 are 0.1 million pixels, more than the 0.1",
+        "large.png": "the right image: 300x400 are 0.1 million pixels, more than the 0.1",
         "text.png": "the right image: not an image of a common kind",
-        "small.png": "differ in size: 384x240 against 32x24",
+        "small.png": "differ in size: 240x384 against 24x32",
     }.items():
         files = [handle_file(file) for file in (pair[0], tmp_path / name)]
         with pytest.raises(Exception, match=words) as told:

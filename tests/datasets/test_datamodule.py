@@ -338,7 +338,7 @@ def test_collate():
     batch = collate([Numbered(4)[0], Numbered(4, extra=True)[1]])
     assert "occluded" not in batch and batch["left"].shape == (2, 3, 8, 12)
     assert batch["name"] == ["n0", "n1"]
-    with pytest.raises(ValueError, match=r"different sizes in one batch \(12x8, 12x9\)"):
+    with pytest.raises(ValueError, match=r"different sizes in one batch \(8x12, 9x12\)"):
         collate([Numbered(4)[0], Numbered(4, height=9)[0]])
 
 

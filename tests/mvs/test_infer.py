@@ -404,7 +404,7 @@ def test_what_no_view_confirms_is_written_and_not_fused(scene, oracle, tmp_path,
 def test_refused(scene, oracle, tmp_path):
     predictor = vizoo.MVSPredictor(oracle, "cpu")
     cases = [
-        (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 64x40 pixels, but"),
+        (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 40x64 pixels, but"),
         (altered(scene, depth_range=(0.1, 0.2)), {}, "no point is left of 12288 pixels"),
         (scene, {"views": 1}, "2 views or more, got 1"),
         (Scene("s", scene.views, [[]] * 4, "generated"), {}, "no view has a source"),
@@ -427,7 +427,7 @@ def test_refused(scene, oracle, tmp_path):
         predictor(images * 3, k[0], e.repeat(3, 1, 1), (1, 2))
     with pytest.raises(ValueError, match=r"extrinsics must be \(2, 4, 4\), got \(2, 3, 4\)"):
         predictor(images * 2, k.repeat(2, 1, 1), e[:, :3].repeat(2, 1, 1), (1, 2))
-    with pytest.raises(ValueError, match="views 0 and 1 differ in size: 64x48, 64x40"):
+    with pytest.raises(ValueError, match="views 0 and 1 differ in size: 48x64, 40x64"):
         predictor([*images, images[0][:, :40]], k.repeat(2, 1, 1), e.repeat(2, 1, 1), (1, 2))
     with pytest.raises(ValueError, match="all cameras stand at one place"):
         predictor(images * 2, k.repeat(2, 1, 1), e.repeat(2, 1, 1))

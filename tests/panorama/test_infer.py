@@ -151,7 +151,7 @@ def test_shapes_of_images(tmp_path):
         assert image.shape == (8, 16, 3) and (image == shown).all()
     assert (predictor(np.full((8, 16), 200, np.uint16)).image == 50).all()
     write_image(tmp_path / "odd.png", torch.rand(3, 9, 16))
-    with pytest.warns(UserWarning, match="16x9 pixels are not 2:1") as told:
+    with pytest.warns(UserWarning, match="9x16 pixels are not twice as wide as high") as told:
         odd = predictor(tmp_path / "odd.png")
     assert odd.depth.shape == (9, 16) and told[0].filename == __file__
     again = predictor(odd.image[:8])

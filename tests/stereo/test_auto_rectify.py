@@ -52,7 +52,7 @@ def test_too_little_to_go_by(pairs):
     flat = np.full((HEIGHT, WIDTH, 3), 90, np.uint8)
     with pytest.raises(ValueError, match="0 keypoints .* 30 are needed .* calibration, or more"):
         auto_rectifier([(flat, flat)])
-    with pytest.raises(ValueError, match="100x50 and 320x240 pixels are not of the same"):
+    with pytest.raises(ValueError, match="50x100 and 240x320 pixels are not of the same"):
         auto_rectifier([pairs[0], (flat[:50, :100], flat[:50, :100])])
 
 

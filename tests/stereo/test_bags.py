@@ -77,10 +77,10 @@ def test_rows_may_be_padded():
     ("message", "words"),
     [
         (image(picture(), "32FC1"), "encoding '32FC1' is none of mono8"),
-        (image(picture(), height=25), "2304 bytes cannot hold 32x25 pixels of rgb8"),
+        (image(picture(), height=25), "2304 bytes cannot hold 25x32 pixels of rgb8"),
         (image(picture(), step=10), "cannot hold"),
         (image(picture(), height=0), "cannot hold"),
-        (image(np.zeros((8, 5, 2), np.uint8), "yuv422"), "5x8 pixels of yuv422 cannot be decoded"),
+        (image(np.zeros((8, 5, 2), np.uint8), "yuv422"), "8x5 pixels of yuv422 cannot be decoded"),
         (SimpleNamespace(format="jpeg", data=np.arange(9, dtype=np.uint8)), "cannot be decoded"),
         (SimpleNamespace(format="jpeg", data=np.zeros(0, np.uint8)), "cannot be decoded"),
     ],

@@ -177,7 +177,7 @@ def test_too_few_views(tmp_path, pictures):
 def test_pictures_of_two_sizes(tmp_path, pictures):
     small = tmp_path / "small.png"
     write_image(small, np.zeros((100, 120, 3), np.uint8))
-    with pytest.raises(ValueError, match="small.png: 120x100 pixels.*have 320x240"):
+    with pytest.raises(ValueError, match="small.png: 100x120 pixels.*have 240x320"):
         calibrate_rig([pictures[0], (small, small)], CHESS)
 
 

@@ -88,7 +88,7 @@ def test_the_slowest_within_a_limit(monkeypatch):
         monkeypatch.setattr(network, "estimate", lambda h, w, s=speed: calls.append(h * w) or s)
     assert choices.choose(WITHIN, 110.0, 100, 1000)[0] == TINY
     assert choices.choose(WITHIN, 210.0, 100, 1000)[0] == "easnet_small"
-    with pytest.warns(UserWarning, match=f"no network takes 50 ms .* 1000x100 .*{TINY} .* 100 ms"):
+    with pytest.warns(UserWarning, match=f"no network takes 50 ms .* 100x1000 .*{TINY} .* 100 ms"):
         assert choices.choose(WITHIN, 50.0, 100, 1000)[0] == TINY
     # Both views take twice as long, and what is said is about both.
     assert choices.choose(WITHIN, 210.0, 100, 1000, views=2)[0] == TINY
@@ -148,9 +148,9 @@ def test_a_subnet_is_cut_once_for_a_limit(toy, quick, monkeypatch):
     # A pair of nearly this size takes the same; a smaller limit another one.
     assert choices.choose(cut, 20.9, 48, 97)[1] is network and len(quick) == 1
     assert choices.choose(cut, 41.8, 48, 96, views=2)[1] is network
-    with pytest.warns(UserWarning, match="takes 2 ms or less here at 96x48 pixels for both views"):
+    with pytest.warns(UserWarning, match="takes 2 ms or less here at 48x96 pixels for both views"):
         choices.choose(cut, 2.0, 48, 96, views=2)
-    with pytest.warns(UserWarning, match="no subnet of .* takes 0 ms or less here at 96x48 .*the"):
+    with pytest.warns(UserWarning, match="no subnet of .* takes 0 ms or less here at 48x96 .*the"):
         least = choices.choose(cut, 1e-3, 48, 96)[1]
     weights = [sum(p.numel() for p in net.net.parameters()) for net in (least, network)]
     assert weights[0] < weights[1]

@@ -152,7 +152,7 @@ def test_calibration_of_another_size(pair):
     result = vizoo.StereoPredictor(Ramp())(*pair)
     double = StereoCalibration(200.0, 0.5, cx=47.5, cy=31.5, width=96, height=64)
     np.testing.assert_allclose(result.depth(double), result.depth(CAMERA))
-    with pytest.raises(ValueError, match="640x480, these have 48x32"):
+    with pytest.raises(ValueError, match=r"480x640 \(height x width\), these have 32x48"):
         result.depth(StereoCalibration(200.0, 0.5, width=640, height=480))
 
 
@@ -178,7 +178,7 @@ def test_nothing_near(pair, tmp_path):
 def test_refused(pair, tmp_path):
     predictor = vizoo.StereoPredictor(Ramp())
     write_image(tmp_path / "small.png", np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(ValueError, match=r"l.png 48x32 against .*small.png 8x8"):
+    with pytest.raises(ValueError, match=r"l.png 32x48 against .*small.png 8x8"):
         predictor(pair[0], tmp_path / "small.png")
     with pytest.raises(FileNotFoundError, match="no such file"):
         predictor(pair[0], tmp_path / "none.png")
@@ -357,7 +357,7 @@ def test_a_swapped_pair_is_said():
 
 def test_matches_beyond_the_right_image_are_said(pair):
     """Where keypoints are too few to tell that a pair is swapped; of a small one that it is."""
-    said = r"edge of the right image: 48x32 pixels are too few to match \(256x128 are enough\), or "
+    said = r"edge of the right image: 32x48 pixels are too few to match \(128x256 are enough\), or "
     with pytest.warns(UserWarning, match=f"75% of the pixels are matched beyond the {said}"):
         vizoo.StereoPredictor(Ramp(36, 36))(*pair)
     with pytest.warns(UserWarning, match=r"the right image: are left and right swapped, or"):

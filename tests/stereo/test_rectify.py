@@ -249,10 +249,10 @@ def test_scaled_calibrations_and_other_sizes():
     assert half.calibration.focal == pytest.approx(
         RigRectifier(rig, HEIGHT, WIDTH).calibration.focal / 2, rel=0.01
     )
-    assert "scaled to 160x120" in half.notes[0]
+    assert "scaled to 120x160" in half.notes[0]
     with pytest.raises(ValueError, match="not the same picture"):
         RigRectifier(rig, HEIGHT, HEIGHT)
-    with pytest.raises(ValueError, match="left image has 320x240 pixels, not 160x120"):
+    with pytest.raises(ValueError, match="left image has 240x320 pixels, not 120x160"):
         half(*board.pair(rig, lines(), fine=1))
 
 

@@ -231,7 +231,7 @@ REFUSED = {
     "no video": (("text.mp4",), "text.mp4: no video"),
     "cut off": (("cut.mp4", "r.mp4"), "cut.mp4: no video, or one whose end was never written"),
     "one view": (("l.mp4",), "l.mp4: neither its halves"),
-    "sizes": (("l.mp4", "small.mp4"), "80x48 pixels and small.mp4 40x24"),
+    "sizes": (("l.mp4", "small.mp4"), "48x80 pixels and small.mp4 24x40"),
     "rates": (("l.mp4", "fast.mp4"), "20 frames a second and fast.mp4 50"),
     "kinds": (("l.mp4", "l"), "left is a video and right is a folder"),
     "counts": (("l", "few"), "l holds 3 images and few 2"),

@@ -100,7 +100,7 @@ def test_the_network_works_while_frames_are_read_and_written(predictor, tmp_path
 
 
 def near(*disparities):
-    """Pairs of 300x60, each of one disparity."""
+    """Pairs of 60x300, each of one disparity."""
     for index, disparity in enumerate(disparities):
         views = map(to_bytes, pair_of(torch.full((60, 300), float(disparity))))
         yield StereoFrame(*views, f"{index:03d}")
@@ -257,7 +257,7 @@ def test_pictures_of_another_size_end_it(predictor, tmp_path):
     shown = [*frames(3), *frames(2, (40, 64))]
     report = run(predictor, StereoSequence("mine", iter(shown)), tmp_path)
     assert report.frames == 3
-    assert report.error == "mine, frame 000: the pictures have 64x40 pixels, the first 80x48"
+    assert report.error == "mine, frame 000: the pictures have 40x64 pixels, the first 48x80"
 
 
 def test_a_limit(predictor, tmp_path):
@@ -475,9 +475,10 @@ def test_depth_is_written_with_a_calibration(predictor, tmp_path):
     source = StereoSequence("far", frames(1))
     report = run(predictor, source, tmp_path, formats=["png"], calibration=far)
     assert not read_pixels(tmp_path / "far_depth/000.png").any()  # 80 m
-    assert report.notes == ["the calibration is for 160x96 images and was scaled to 80x48"]
+    scaled = "the calibration is for 96x160 images (height x width) and was scaled to 48x80"
+    assert report.notes == [scaled]
     other = StereoCalibration(100.0, 4.0, width=90, height=48)
-    with pytest.raises(ValueError, match="90x48, these have 80x48"):
+    with pytest.raises(ValueError, match=r"48x90 \(height x width\), these have 48x80"):
         run(predictor, sequence(), tmp_path / "out", calibration=other)
     assert not (tmp_path / "out").exists()
 

@@ -138,13 +138,13 @@ def test_memory_bounds_the_network(monkeypatch):
     monkeypatch.setattr("vizoo.stereo.infer._SAFETY", 1.0)
     monkeypatch.setattr("vizoo.stereo.infer.held_memory", lambda: 100_000_000)
     predictor._bytes = None
-    with pytest.warns(UserWarning, match="640x384 pixels do not fit into memory at once"):
+    with pytest.warns(UserWarning, match="384x640 pixels do not fit into memory at once"):
         tiled = predictor(left, right, memory=(384 * 640 * 28 + 1e9) / 0.9, check=False)
     after = seen[seen.index(256 * 512) + 1 :]  # the pair that memory is measured with
     assert max(after) <= 100_000 and len(after) >= 5 and tiled.scale < 0.7
     assert np.median(np.abs(tiled.disparity - free.disparity)) < 0.3
     held = r"0.12 GB of memory \(0.1 GB are held already\): in the smallest tiles it needs [1-9]"
-    with pytest.raises(ValueError, match="640x384 pixels does not fit into " + held):
+    with pytest.raises(ValueError, match="384x640 pixels does not fit into " + held):
         predictor(left, right, memory=1.2e8, check=False)
 
 

@@ -51,7 +51,7 @@ def test_a_pair_without_calibration(trials, pair, tmp_path):
     # Around the origin, and in sight of a camera 1 before it.
     assert placed["min"] == pytest.approx([-edge for edge in placed["max"]], abs=0.02)
     assert 0 < placed["max"][2] < 1
-    assert f"**{TINY}** on cpu, 160x96: network " in found.facts
+    assert f"**{TINY}** on cpu, 96x160: network " in found.facts
     assert "the cloud assumes a focal length of 160 px (53°)" in found.facts
     names = zipfile.ZipFile(found.results).namelist()
     assert "pair_disparity.pfm" in names and "pair_cloud.ply" not in names
@@ -102,8 +102,8 @@ def test_what_is_refused_names_no_folder(trials, pair, tmp_path):
         str(tmp_path / "gone.png"): "the right image is no longer here; drop it again",
         str(text): "the right image: not an image of a common kind",
         str(empty): "the right image: not an image",
-        str(small): "left and right differ in size: 160x96 against 9x8",
-        str(large): "the right image: 300x200 are 0.1 million pixels, more than the 0.1",
+        str(small): "left and right differ in size: 96x160 against 8x9",
+        str(large): "the right image: 200x300 are 0.1 million pixels, more than the 0.1",
         left: "same picture",
     }.items():
         with pytest.raises(ValueError, match=words) as told:
@@ -194,7 +194,7 @@ def test_too_little_memory_is_said(trials, pair, tmp_path, monkeypatch, size):
         return torch.empty(size)
 
     monkeypatch.setattr(trials.choices.network(TINY), "maps", maps)
-    with pytest.raises(ValueError, match="has not enough memory for 160x96 pixels now; drop smal"):
+    with pytest.raises(ValueError, match="has not enough memory for 96x160 pixels now; drop smal"):
         trials.find(*pair, tmp_path, model=TINY)
 
     def wrong(left, right):

@@ -312,7 +312,7 @@ def test_one_pair_is_parted_by_rows(net, pairs, scripted):
     scripted((0.4, 1.0), (0.35, 1.0))
     report = tune(net, [(left, right)], **QUICK)
     assert (report.pairs, report.held_out) == (1, 0)
-    with pytest.raises(ValueError, match="one pair of 256x100 pixels is too little, 128 rows"):
+    with pytest.raises(ValueError, match="one pair of 100x256 pixels is too little, 128 rows"):
         tune(net, [(left[:, :100], right[:, :100])], **QUICK)
     single = OwnPair(to_bytes_view(left), to_bytes_view(right))
     (learned,), (held,) = divided([single])
@@ -356,7 +356,7 @@ def test_pairs_that_will_not_do_are_skipped(net, tmp_path):
     assert pair.left.shape == left.shape and said == [*skipped.items()]
     reasons = {str(files["cut"]): "cut.png", "pair 3": "differ in size", "pair 4": "same picture"}
     reasons |= {"pair 5": "look swapped", "pair 6": "one colour", str(files["none"]): "none.png"}
-    reasons |= {"pair 8": "418x60 pixels are less than the 128x64 of a training sample"}
+    reasons |= {"pair 8": "60x418 pixels are less than the 64x128 of a training sample"}
     assert skipped.keys() == reasons.keys()
     assert all(reason in skipped[name] for name, reason in reasons.items())
     assert not any("\n" in reason for reason in skipped.values())
@@ -386,16 +386,16 @@ def test_pairs_that_are_too_small_once_they_are_reduced(net, pairs, monkeypatch)
     """What was given and why it was made smaller is said; of several they are skipped."""
     predictor = StereoPredictor(net, "cpu")
     monkeypatch.setattr(predictor, "reach", 4.0)
-    why = r"pixels \(of 256x128, reduced because disparities reach \d+ px\)"
+    why = r"pixels \(of 128x256, reduced because disparities reach \d+ px\)"
     (near,), _ = usable(predictor, pairs[:1], crop=(0, 0))
     height, width = near.left.shape[1:]
     assert height < 64
-    with pytest.raises(ValueError, match=rf"{width}x{height} {why} is too little, 128 rows"):
+    with pytest.raises(ValueError, match=rf"{height}x{width} {why} is too little, 128 rows"):
         divided([near])
     tall = [view.repeat(1, 3, 1) for view in pairs[0]]
     (kept,), skipped = usable(predictor, [pairs[0], tall], crop=(64, 64))
     assert kept.left.shape[1] >= 64 and skipped.keys() == {"pair 1"}
-    said = rf"{width}x{height} {why} are less than the 64x64 of a training sample"
+    said = rf"{height}x{width} {why} are less than the 64x64 of a training sample"
     assert re.fullmatch(said, skipped["pair 1"])
 
 

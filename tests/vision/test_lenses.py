@@ -131,7 +131,8 @@ def test_another_size():
     lens = LENSES["mei"]
     half, point = lens.resized(320, 240), np.array([0.3, -0.2, 1.0])
     assert half.project(point) == pytest.approx((lens.project(point) + 0.5) / 2 - 0.5)
-    with pytest.raises(ValueError, match="640x480, these have 640x640: not the same picture"):
+    said = r"480x640 \(height x width\), these have 640x640: not the same picture"
+    with pytest.raises(ValueError, match=said):
         lens.resized(640, 640)
     unknown = Lens("pinhole", (300, 300), (320, 240))
     assert unknown.resized(640, 480).width == 640
@@ -157,5 +158,5 @@ def test_impossible_lenses(model, numbers, message):
     with pytest.raises(ValueError, match="focal length must be positive"):
         Lens("pinhole", (0, 1), (0, 0))
     for width, height in ((0, 480), (-640, -480), (640, None)):
-        with pytest.raises(ValueError, match=f"{width}x{height}"):
+        with pytest.raises(ValueError, match=f"{height}x{width}"):
             Lens("pinhole", (1, 1), (0, 0), width=width, height=height)

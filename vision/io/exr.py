@@ -104,7 +104,7 @@ def _decode(path: Path) -> list[np.ndarray]:
     width, height = right - left + 1, bottom - top + 1
     row = sum(kind.itemsize for kind in kinds) * width
     if min(width, height) < 1 or row * height > _DEFLATE_RATIO * len(data):
-        raise struct.error(f"{len(data)} bytes cannot hold {width}x{height} pixels")
+        raise struct.error(f"{len(data)} bytes cannot hold {height}x{width} pixels")
     compression = attributes["compression"][0]
     if compression not in _ROWS:
         return _by_opencv(path, _OTHERS.get(compression, f"compression {compression}"))

@@ -270,7 +270,7 @@ def _opening() -> Iterator[None]:
 def _check_size(image: Image.Image) -> None:
     if image.width * image.height > _PIXEL_LIMIT:
         raise _TooManyPixelsError(
-            f"{image.width}x{image.height} pixels, more than the {_PIXEL_LIMIT // 10**6} million "
+            f"{image.height}x{image.width} pixels, more than the {_PIXEL_LIMIT // 10**6} million "
             "that are read; make it smaller"
         )
 
@@ -290,7 +290,7 @@ def _check_png(data: bytes, path: Path) -> None:
     bits = data[24] * _PNG_CHANNELS.get(data[25], 1)
     if width * height * bits > 8 * _DEFLATE_RATIO * len(data):
         raise ValueError(
-            f"{path}: cut short or damaged: {len(data)} bytes cannot hold {width}x{height} pixels"
+            f"{path}: cut short or damaged: {len(data)} bytes cannot hold {height}x{width} pixels"
         )
 
 

@@ -50,7 +50,7 @@ def read_pfm(path: str | os.PathLike) -> np.ndarray:
             lack = "cut short" if size - start < wanted else "followed by other bytes"
             raise ValueError(
                 f"{path}: PFM data from byte {start} are {lack}: {size - start} bytes, but "
-                f"{shape[1]}x{shape[0]} pixels need {wanted}"
+                f"{shape[0]}x{shape[1]} pixels need {wanted}"
             )
         file.seek(start)
         data = np.fromfile(file, dtype=f"{order}f4")

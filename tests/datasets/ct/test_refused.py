@@ -74,7 +74,7 @@ class TestDicom:
     def test_mixed_kinds(self, series, line):
         change(series / "0003.dcm", PixelSpacing=[1, 1])
         said = line(lambda: read_scan(series))
-        assert "24x20 axial of 15x18 mm in 0001.dcm, 24x20 axial of 1x1 mm in 0003.dcm" in said
+        assert "20x24 axial of 18x15 mm in 0001.dcm, 20x24 axial of 1x1 mm in 0003.dcm" in said
 
     def test_positions(self, series, line):
         shutil.copy(series / "0003.dcm", series / "copy.dcm")
@@ -297,7 +297,7 @@ class TestPictures:
         (folder / "3.png").write_bytes((folder / "3.png").read_bytes()[:40])
         assert "3.png" in line(lambda: read_scan(folder))
         Image.fromarray(np.zeros((6, 9), np.uint8)).save(folder / "3.png")
-        assert "3.png: 9x6 pixels of 8 bits, but 0.png has 8x6" in line(lambda: read_scan(folder))
+        assert "3.png: 6x9 pixels of 8 bits, but 0.png has 6x8" in line(lambda: read_scan(folder))
         for file in sorted(folder.iterdir())[1:]:
             file.unlink()
         assert "1 slices; a scan has several" in line(lambda: read_scan(folder))

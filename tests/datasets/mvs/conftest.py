@@ -13,13 +13,13 @@ from vizoo.datasets.mvs import Scene, write_scene
 
 @pytest.fixture
 def scene() -> Scene:
-    """Four views of 64x48."""
+    """Four views of 48x64."""
     return small_scene()
 
 
 @pytest.fixture(scope="session")
 def scene_of_dtu_size() -> Scene:
-    """Three views of 640x512, the only size of DTU's training layout."""
+    """Three views of 512x640, the only size of DTU's training layout."""
     scene = small_scene(seed=7, views=3, height=512, width=640)
     scene.name = "scan7"
     return scene

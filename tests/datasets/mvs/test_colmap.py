@@ -123,7 +123,8 @@ def test_distortion_and_quaternions_are_refused(scene, tmp_path):
     with pytest.raises(ValueError, match="cameras.bin: camera 1 is distorted .FISHEYE.; undistort"):
         open_scene(newer)
     cameras.write_text(good.replace(" 64 48 ", " 65 48 "))
-    said = "00000000.jpg: 64x48 pixels, but its camera in .* 65x48: give the photographs that"
+    said = "00000000.jpg: 48x64 pixels, but its camera in .* 48x65 "
+    said += r"\(height x width\): give the photographs that"
     with pytest.raises(ValueError, match=said):
         open_scene(path).sample(0, [1])
     cameras.write_text(good)
@@ -192,7 +193,7 @@ class TestETH3D:
         path = write_scene(scene, tmp_path, "eth3d")
         file = path / "ground_truth_depth/dslr_images/00000002.JPG"
         file.write_bytes(file.read_bytes()[:-4])
-        with pytest.raises(ValueError, match="00000002.JPG: 3071 values, .* 64x48 pixels"):
+        with pytest.raises(ValueError, match="00000002.JPG: 3071 values, .* 48x64 pixels"):
             open_scene(path).depth(2)
 
     def test_unknown_depth_is_infinite(self, scene, tmp_path):

@@ -95,7 +95,7 @@ def test_dtu_masks_restrict_and_sizes_are_checked(dtu):
     depth, valid = open_scene(path).depth(0)
     assert not valid[:, :100].any() and valid[:, 100:].all() and not depth[:, :100].any()
     write_image(dtu / "Depths/scan7/depth_visual_0000.png", mask[:600])
-    with pytest.raises(ValueError, match="depth_visual_0000.png: 1600x600 pixels, want 1600x1200"):
+    with pytest.raises(ValueError, match="depth_visual_0000.png: 600x1600 pixels, want 1200x1600"):
         open_scene(path).depth(0)
 
 
@@ -140,7 +140,7 @@ def test_each_scan_has_its_list_and_leaves_that_of_all(scene_of_dtu_size, dtu):
 
 
 def test_a_layout_that_cannot_hold_the_scene(scene, tmp_path):
-    with pytest.raises(ValueError, match="64x48 pixels, but DTU's training layout"):
+    with pytest.raises(ValueError, match="48x64 pixels, but DTU's training layout"):
         write_scene(scene, tmp_path, "dtu_training")
     bare = open_scene(write_scene(scene, tmp_path / "a", "dtu"))
     with pytest.raises(ValueError, match="no true depth, which this layout holds"):
@@ -254,7 +254,7 @@ class TestNumberedLayout:
         write_image(path / "images/00000001.png", scene.image(1)[:, :40])
         opened = open_scene(path)
         with pytest.raises(
-            ValueError, match="00000001.png: 64x40 pixels, but .*00000000.png has 64x48"
+            ValueError, match="00000001.png: 40x64 pixels, but .*00000000.png has 48x64"
         ):
             opened.sample(0, [1])
         sample = opened.sample(0, [1], size=(24, 32))
@@ -284,7 +284,7 @@ class TestDepthMaps:
         path = written(scene, tmp_path, "folder")
         write_pfm(path / "depth/00000001.pfm", np.ones((24, 64), np.float32))
         with pytest.raises(
-            ValueError, match="00000001.pfm: 64x24 pixels, but its image .* has 64x48"
+            ValueError, match="00000001.pfm: 24x64 pixels, but its image .* has 48x64"
         ):
             open_scene(path).sample(1, [0])
 

@@ -161,7 +161,7 @@ class TestRefuses:
         colour, depth = files
         good = colour.read_bytes()
         write_image(colour, torch.rand(3, 16, 30))
-        assert "30x16 pixels; an equirectangular" in line(lambda: Stanford2D3D(root))
+        assert "16x30 pixels; an equirectangular" in line(lambda: Stanford2D3D(root))
         write_image(colour, np.zeros((16, 32), np.uint8))
         assert "one channel; the colours" in line(lambda: Stanford2D3D(root))
         colour.write_bytes(good)
@@ -171,7 +171,7 @@ class TestRefuses:
         assert "8 bits, colour; a depth map" in line(lambda: Stanford2D3D(root))
         Image.fromarray(np.full((8, 16), 512, np.uint16)).save(depth)
         said = line(lambda: Stanford2D3D(root, size=None))
-        assert "16x8 pixels, but its colours" in said
+        assert "8x16 pixels, but its colours" in said
         Image.fromarray(np.full((8, 8), 512, np.uint16)).save(depth)
         assert "8x8 pixels; an equirectangular" in line(lambda: Stanford2D3D(root))
 

@@ -368,10 +368,10 @@ def test_files_that_do_not_fit_are_named(tmp_path, trees):
     pairs = StereoPairs(f"{root}/L/*/*.png", f"{root}/R/*/*.png", f"{root}/D/*/*.pfm")
     small = (trees.HEIGHT - 2, trees.WIDTH)
     trees.write_pair(root / "x.png", root / "R/scene0/a.png", size=small)
-    with pytest.raises(ValueError, match=r"R/scene0/a.png: 40x22 pixels, but its left .* 40x24"):
+    with pytest.raises(ValueError, match=r"R/scene0/a.png: 22x40 pixels, but its left .* 24x40"):
         pairs[0]
     trees.write_pair(root / "x.png", root / "y.png", root / "D/scene1/a.pfm", size=small)
-    with pytest.raises(ValueError, match=r"D/scene1/a.pfm: 40x22 pixels, but its left"):
+    with pytest.raises(ValueError, match=r"D/scene1/a.pfm: 22x40 pixels, but its left"):
         pairs[1]
     truth = root / "D/scene2/a.pfm"
     truth.write_bytes(truth.read_bytes()[:-7])

@@ -232,9 +232,9 @@ def test_opencv_units(tmp_path):
         ("unit: [m]", r"the unit \['m'\] is none of m, cm, mm \(else give baseline_unit"),
         ("unit: {m: 1}", "is none of m, cm, mm"),
         ("unit: inch", "the unit 'inch' is none of m, cm, mm"),
-        ("image_size: [-640, -480]", "image size is -640x-480 pixels"),
-        ("image_size: [0, 480]", "image size is 0x480 pixels"),
-        ("image_size: [640.5, 480]", "image size is 640.5x480 pixels"),
+        ("image_size: [-640, -480]", "image size is -480x-640 pixels"),
+        ("image_size: [0, 480]", "image size is 480x0 pixels"),
+        ("image_size: [640.5, 480]", "image size is 480x640.5 pixels"),
         ("image_size: [640]", "image size has 1 numbers, it should have 2"),
     ],
 )
@@ -406,9 +406,11 @@ def test_cameras_of_two_sizes_are_written_as_of_one(tmp_path):
 def test_another_size():
     half = rig().fitted(320, 240)
     assert half.left.focal == (190.25, 189.5)
-    assert half.notes == ("the calibration is for 640x480 images and was scaled to 320x240",)
+    scaled = "the calibration is for 480x640 images (height x width) and was scaled to 240x320"
+    assert half.notes == (scaled,)
     assert rig().fitted(640, 480).notes == ()
-    with pytest.raises(ValueError, match="640x480, these have 640x640: not the same picture"):
+    said = r"480x640 \(height x width\), these have 640x640: not the same picture"
+    with pytest.raises(ValueError, match=said):
         rig().fitted(640, 640)
 
 
@@ -510,7 +512,7 @@ def test_folders_of_every_kind(tmp_path):
             "focal length must be positive",
         ),
         (replaced("-0.28, ", ""), "pinhole has 0 or 4 or 5 or 8 or 12 or 14 numbers, got 3"),
-        (replaced("[640, 480]", "[640, 0]"), "640x0"),
+        (replaced("[640, 480]", "[640, 0]"), "0x640"),
         (replaced("[640, 480]", "[640"), "damaged YAML in line"),
         (replaced("cam0", "- cam0"), "damaged YAML|not a calibration"),
         (lambda text: text[: len(text) // 3], "one camera is missing|damaged"),

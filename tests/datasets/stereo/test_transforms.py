@@ -144,7 +144,7 @@ def test_kitti_crop_lies_below(sample):
 
 
 def test_crop_of_a_small_image(sample):
-    with pytest.raises(ValueError, match="plane: 96x60 pixels are too few for a crop of 96x64"):
+    with pytest.raises(ValueError, match="plane: 60x96 pixels are too few for a crop of 64x96"):
         RandomCrop(64, 96)(sample)
 
 

@@ -251,7 +251,7 @@ def test_a_size_is_taken_from_images_of_common_kinds_alone(tmp_path):
         with pytest.raises(ValueError) as error:
             read(huge)
         assert str(error.value) == (
-            f"{huge}: 60000x50000 pixels, more than the 134 million that are read; make it smaller"
+            f"{huge}: 50000x60000 pixels, more than the 134 million that are read; make it smaller"
         )
     assert Image.MAX_IMAGE_PIXELS is not None
 
