@@ -361,8 +361,8 @@ def main(args: list[str] | None = None) -> int:
     words = [word for word in words if word != "--traceback"]
     # Lightning's own, said anew for every loader: the user can do nothing about it.
     warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\)")
-    # The bar and its lines show what is logged in short epochs, too.
-    warnings.filterwarnings("ignore", message="The number of training batches .* logging interval")
+    # The bar and its lines show what is logged in short epochs; workers are the config's.
+    warnings.filterwarnings("ignore", message="The number of training batches|This DataLoader will")
     warnings.formatwarning = _format_warning
     try:
         code = _dispatch(words)

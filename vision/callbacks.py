@@ -297,19 +297,28 @@ class KeepLast(Checkpoint):
             self._save(trainer)
 
     def remove_empty_runs(self) -> None:
-        """Remove folders of a run that ended before its data were set up, if nothing lies in them.
+        """Remove folders of a run that failed before its first step, if it left nothing in them.
 
         Loggers make them before, and the next run would be called otherwise than a first one.
         """
-        if self.path is not None or self._trainer is None or not self._trainer.is_global_zero:
+        trainer, settings = self._trainer, {"hparams.yaml"}
+        if trainer is None or not trainer.is_global_zero:
             return
-        for logger in self._trainer.loggers:
-            if isinstance(logger, (CSVLogger, TensorBoardLogger)) and Path(logger.log_dir).is_dir():
-                names = {path.name for path in Path(logger.log_dir).iterdir()} - {"hparams.yaml"}
+        if self.path is not None:  # the data were found
+            if self.interruption is None or trainer.global_step != (self._step_resumed or 0):
+                return
+            settings.add("config.yaml")
+        for logger in trainer.loggers:
+            if not isinstance(logger, (CSVLogger, TensorBoardLogger)):
+                continue
+            folder = Path(logger.log_dir)
+            # One that has a name may hold a config of the user's.
+            if folder.name == f"version_{logger.version}" and folder.is_dir():
+                names = {path.name for path in folder.iterdir()} - settings
                 if all("tfevents" in name and f".{os.getpid()}." in name for name in names):
-                    shutil.rmtree(logger.log_dir)
+                    shutil.rmtree(folder)
                     with contextlib.suppress(OSError):  # other runs lie there
-                        Path(logger.log_dir).parent.rmdir()
+                        folder.parent.rmdir()
 
     def _save(self, trainer: Trainer) -> None:
         step = trainer.global_step

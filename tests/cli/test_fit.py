@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 import yaml
 from terminal import run_code_in_terminal
+from torch.utils.data import DataLoader, TensorDataset
 from trainers import fit_forked
 
 from vizoo.__main__ import main
@@ -180,6 +182,16 @@ def test_interrupt_and_resume(toy, capsys, monkeypatch):
 def test_short_epochs_are_not_warned_of(toy, recwarn):
     assert main([*FIT, "--trainer.logger=true"]) == 0
     assert not [w for w in recwarn if "logging interval" in str(w.message)]
+
+
+def test_more_workers_than_cores_are_not_warned_of(toy, recwarn, monkeypatch):
+    import toytask
+
+    data = TensorDataset(torch.ones(4, 4))
+    loader = partial(DataLoader, data, 2, num_workers=1 + os.cpu_count())
+    monkeypatch.setattr(toytask.ToyData, "train_dataloader", lambda _: loader())
+    assert main([*FIT, "--trainer.max_epochs=1"]) == 0
+    assert not [w for w in recwarn if "worker processes" in str(w.message)]
 
 
 def test_an_interrupt_before_there_is_a_checkpoint(toy, capsys):
@@ -432,6 +444,25 @@ def test_a_run_whose_data_are_missing_leaves_no_folder(toy, capsys, monkeypatch,
     error(capsys, "fit", *words, "--trainer.logger.version=3")
     assert os.listdir("lightning_logs") == ["version_3"]
     assert (earlier / "events.out.tfevents.1").exists()
+
+
+@pytest.mark.parametrize("name", ["CSVLogger", "TensorBoardLogger"])
+def test_a_run_that_fails_before_its_first_step_leaves_no_folder(toy, capsys, monkeypatch, name):
+    import toytask
+
+    def step(self, batch, index):
+        if self.global_step == self.hparams.interrupt_at:
+            raise ValueError("too small")
+        return self.net(batch[0]).square().mean()
+
+    monkeypatch.setattr(toytask.Toy, "training_step", step)
+    words = [*FIT, f"--trainer.logger={name}", "--trainer.logger.save_dir=."]
+    assert "too small" in error(capsys, *words, "--model.interrupt_at=0")
+    assert not (toy / "lightning_logs").exists()
+    error(capsys, *words, "--model.interrupt_at=0", "--trainer.logger.version=mine")
+    error(capsys, *words, "--model.interrupt_at=1")
+    for run in ("mine", "version_0"):
+        assert (toy / "lightning_logs" / run / "config.yaml").exists()
 
 
 def test_a_folder_that_nothing_is_written_to(toy):
