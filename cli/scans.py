@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..common.progress import progress
-from ._work import add_lists, add_size, check_folder, check_least, parse_size
+from ._work import add_lists, add_size, check_folder, check_least, parse_size, warn
 
 _LAYOUTS = ("cc-ccii", "mosmed", "covid-ctset", "dicom")
 
@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Make the scans, write them, say where; return 0."""
+    from ..common.files import few
     from ..datasets.ct import write_scans
 
     check_least(args, slices=2)
@@ -35,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
     out = check_folder(args.out, "OUT")
     with progress() as report:
         path = write_scans(out, args.layout, args.scans, shape, args.seed, report)
+    made = {f"{args.seed}{number:04d}" for number in range(sum(args.scans))}
+    there = {file.name.removesuffix("_lesion.nii.gz") for file in (path / "lesions").iterdir()}
+    if others := there - made:
+        warn(f"{path}: scans of other runs are there too: {few(sorted(others))}")
     print(
         f"{path}: {sum(args.scans)} scans of {args.slices} slices of {args.size} pixels; "
         "train.json, val.json, test.json; where lesions are: lesions"

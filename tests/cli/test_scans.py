@@ -15,14 +15,17 @@ pytest.importorskip("nibabel")
 def test_writes_what_the_reader_reads(tmp_path, capsys):
     words = ["scans", str(tmp_path / "s"), "--layout", "mosmed", "--size", "24x24"]
     assert main([*words, "--slices", "6", "--scans", "2", "1", "1", "--seed", "3"]) == 0
-    said = capsys.readouterr().out
+    said, warned = capsys.readouterr()
     assert said.startswith(f"{tmp_path / 's'}: 4 scans of 6 slices of 24x24 pixels; train.json")
+    assert warned == ""
     preset = CTPreset((16, 16), 4)
     sizes = [len(MosMed(tmp_path / "s", f"{name}.json", preset)) for name in ("train", "test")]
     assert sizes == [2, 1]
     (lesion, *_) = sorted((tmp_path / "s/lesions").iterdir())
     (scan,) = (tmp_path / "s").glob(f"*/study_{lesion.name.replace('_lesion', '')}")
     assert read_scan(scan).values.shape == (6, 24, 24)
+    assert main([*words, "--slices", "6", "--scans", "1", "1", "1", "--seed", "3"]) == 0
+    assert "s: scans of other runs are there too: 30003\n" in capsys.readouterr().err
 
 
 def test_the_choices_are_the_writers():
