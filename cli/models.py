@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
 from ._work import add_size, parse_size
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table, or the record of ``NAME.TAG``."""
     from ..common.progress import progress_bar
-    from ..vision.hub.download import fetch
+    from ..vision.hub.download import fetch, find_local
     from ..vision.hub.registry import list_models, model_info, refusal
 
     height, width = parse_size(args.size)
@@ -52,8 +53,13 @@ def run(args: argparse.Namespace) -> int:
     if args.fetch:
         if not tagged:
             raise ValueError(f"--fetch: no model that matches {args.pattern!r} has trained weights")
+        fetched = 0
         for name in tagged:
-            fetch(cast("WeightsRecord", model_info(name).record), name)
+            record = cast("WeightsRecord", model_info(name).record)
+            fetched += find_local(record) is None
+            fetch(record, name)
+        told = f"{fetched} downloaded, {len(tagged) - fetched} here before"
+        print(f"vizoo: trained weights: {told}", file=sys.stderr)
     if tagged == [args.pattern]:
         row = _describe_weights(model_info(args.pattern))
         print(json.dumps(row, indent=2) if args.json else _lines(row))

@@ -108,11 +108,13 @@ def test_one_record(weights, capsys):
 
 def test_fetch(weights, capsys, monkeypatch):
     assert main(["models", "fadnet_plus_micro.two", "--fetch", "--json"]) == 0
-    path = json.loads(capsys.readouterr().out)["path"]
+    out, said = capsys.readouterr()
+    path = json.loads(out)["path"]
     assert open(path, "rb").read() == b"two" * 500_000 and len(weights.requests) == 1
+    assert said.endswith("vizoo: trained weights: 1 downloaded, 0 here before\n")
     assert main(["models", "fadnet_plus_micro*", "--pretrained", "--fetch"]) == 0
     assert len(weights.requests) == 2
-    capsys.readouterr()
+    assert "vizoo: trained weights: 1 downloaded, 1 here before\n" in capsys.readouterr().err
     weights.files.clear()
     monkeypatch.setenv("VIZOO_HOME", "/proc/none")
     assert main(["models", "fadnet_plus_micro.one", "--fetch"]) == 2
