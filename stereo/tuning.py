@@ -141,7 +141,8 @@ def tune(
     }
     settings |= {"crop": list(crop), "batch_size": batch_size, "seed": seed}
     _check({**settings, "most_pairs": most_pairs})
-    base, net = _base(model), standalone(load_network(model, "stereo"))
+    net = standalone(load_network(model, "stereo"))
+    base = _base(model)
     predictor = StereoPredictor(net, device)
     usable, skipped = usable_pairs(predictor, pairs, most_pairs, crop, report, skip)
     learned, held = divided(usable)

@@ -168,6 +168,7 @@ def test_skipped_pairs_are_said(pairs, tuned, capsys):
         (["--report", "left/0.png"], "--report left/0.png: choose a name that ends in .json"),
         (["--report", "left/0.png/r.json"], "--report left/0.png: "),
         (["--from", "easnet_smal"], "easnet_small"),
+        (["--from", "nosuch"], "no model is called 'nosuch'; there are easnet, easnet_elastic, "),
         (["--from", "none.safetensors"], "none.safetensors: no such weight file"),
         (["--from", "out/mine.safetensors"], "would overwrite the weights to tune"),
         (["--from", "dispmvs"], "not for stereo"),

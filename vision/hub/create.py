@@ -169,7 +169,7 @@ def open_model(
     """
     name = os.fspath(source)
     of_timm = name.startswith(TIMM) and not os.path.exists(name)
-    if not of_timm and not is_name(source):
+    if not of_timm and not is_name(source, task):
         stored = read_source(source)
         net = build(stored, name)
         check_task(stored.name, task, f"{name}: holds {stored.name}, which")
@@ -247,8 +247,10 @@ def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
     return None if path is None else path.with_name(f"{entry.name}{ending}")
 
 
-def is_name(source: str | os.PathLike[str]) -> bool:
+def is_name(source: str | os.PathLike[str], task: str | None = None) -> bool:
     """Whether a string names a registered model; files of that name are written ``./NAME``.
+
+    The error for an unknown one proposes models for the task alone.
 
     Raises:
         ValueError: neither a model's name nor anything that exists.
@@ -256,7 +258,7 @@ def is_name(source: str | os.PathLike[str]) -> bool:
     if isinstance(source, os.PathLike) or source.startswith(REMOTE) or is_path(source):
         return False
     try:
-        model_info(source)
+        model_info(source, task)
     except ValueError:
         if os.path.exists(source):
             return False

@@ -201,11 +201,12 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return names
 
 
-def model_info(name: str) -> ModelEntry:
+def model_info(name: str, task: str | None = None) -> ModelEntry:
     """The entry of one model; imports its family's module and no other.
 
     Args:
         name: a model's, or ``NAME.TAG``, whose entry has that `tag` and `record`.
+        task: the error for an unknown name proposes models for this one alone.
 
     Raises:
         ValueError: no such model or tag; the message names the nearest, or how what was given is
@@ -221,7 +222,7 @@ def model_info(name: str) -> ModelEntry:
         importlib.import_module(f"{_PACKAGE}.{FAMILIES[family]}")
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
-        raise ValueError(refusal(name))
+        raise ValueError(refusal(name, task))
     return replace(entry, tag=tag) if dot else entry
 
 
@@ -277,8 +278,8 @@ def is_path(name: str) -> bool:
     return name.lower().endswith(_FILE_SUFFIXES) or any(c in name for c in {"/", os.sep})
 
 
-def refusal(name: str) -> str:
-    """Why `name` is no model, with the right spelling or the nearest names."""
+def refusal(name: str, task: str | None = None) -> str:
+    """Why `name` is no model, with the right spelling or the nearest names, of a task if given."""
     if name.startswith(REMOTE):
         return f"{name!r} is not registered here; create_model takes it, its README describes it"
     if name.startswith(TIMM):
@@ -300,7 +301,8 @@ def refusal(name: str) -> str:
     last = re.split(r"[/\\]", name)[-1]
     if (is_path(name) or os.path.exists(name)) and last not in names:
         return _of_a_path(name)
-    names += list_models(pretrained=True) if dot else []
+    named = f"{task or '*'}/*"
+    names = list_models(named) + (list_models(named, pretrained=True) if dot else [])
     if _in_timm(name):
         return (
             f"no model is called {name!r} here, but timm has a network of this name: take "
