@@ -36,6 +36,7 @@ LOUD = ("torch.onnx", "torch.utils.cpp_extension", "onnxscript", "onnx_ir")
 """Loggers of the exporters, which warn of their own insides."""
 
 _EXTRA = f"{_KEY}.json"
+_LARGEST_TABLE = 1 << 16  # values
 _LARGEST_ONNX = (1 << 31) - (1 << 22)
 """Bytes of weights; a protocol buffer ends at 2 GiB."""
 
@@ -171,17 +172,23 @@ def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
     size = sum(x.numel() * x.element_size() for x in job.net.state_dict().values())
     if size > _LARGEST_ONNX:
         raise ValueError(f"its weights have {size:,} bytes, and an ONNX file ends at 2 GiB")
-    program = torch.onnx.export(
+    exported = torch.onnx.export(
         _program(job),
         dynamo=True,
         dynamic_shapes=job.axes,
         input_names=job.input_names,
         output_names=job.output_names or None,
         opset_version=job.opset,
-        optimize=optimize,
+        optimize=False,
         verbose=False,
     )
-    model = cast("torch.onnx.ONNXProgram", program).model_proto
+    program = cast("torch.onnx.ONNXProgram", exported)
+    if optimize:
+        from onnxscript import optimizer
+
+        # As PyTorch asks for it, but for tables of every pixel, larger than the weights.
+        optimizer.optimize_ir(program.model, output_size_limit=_LARGEST_TABLE)
+    model = program.model_proto
     for node in model.graph.node:
         scopes = [e.value for e in node.metadata_props if e.key == "pkg.torch.onnx.name_scopes"]
         if scopes and node.op_type in _CONVOLUTIONS:  # such as refinement.first/conv2d_7

@@ -10,6 +10,7 @@ from sphere import moves, rotations
 from vizoo.common.counts import count, count_parameters
 from vizoo.panorama.mesh import level_of
 from vizoo.panorama.spheredepth import SphereDepthNet
+from vizoo.vision.export import export, weight_bytes
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.registry import list_models
 from vizoo.vision.hub.weights import load_state
@@ -40,6 +41,16 @@ class TestSmall(TestTiny):
 
     test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
     test_exports = slow(NetworkTester.test_exports)
+
+
+@pytest.mark.slow
+def test_tables_of_every_pixel_are_not_written(tmp_path):
+    """A file of one size is hardly larger than the weights, or `export` refuses it."""
+    pytest.importorskip("onnxscript")
+    pytest.importorskip("onnxruntime")
+    net = create_model("spheredepth_tiny")
+    exported = export(net, tmp_path / "net.onnx", to="onnx", size=(256, 512))
+    assert exported.bytes < weight_bytes(net) + (1 << 21)
 
 
 class TestPublishedSize(TestTiny):
