@@ -54,7 +54,8 @@ _MEASURED = (256, 512)  # height and width of the pair by which a network's are 
 _SAFETY = 1.3
 _USED = 0.9  # of the memory; the rest goes to gaps between what is freed and asked for again
 _HIDDEN = 1.0  # matched pixels by which the disparities differ where one image does not see it
-_EDGE = 0.5  # pixels from the nearest disparity to the mean of those around, where they part
+_EDGE = 0.5  # pixels of a small image by which a disparity and the mean of those around differ
+_TOGETHER = 1 << 18  # pixels at edges, for what they take of memory
 _SURE = (128, 256)  # height and width of pairs that every network of the zoo can match
 _ASTRAY = 0.5  # share of matches outside of the right image; of pairs that are matched, an eighth
 
@@ -416,15 +417,17 @@ def _enlarged(maps: Tensor, small: Tensor, full: Tensor) -> Tensor:
     size = full.shape[1:]
     smooth = interpolate(maps[None], size, mode="bilinear")[0]
     near = interpolate(maps[None, :1], size, mode="nearest-exact")[0, 0]
-    y, x = (near.sub_(smooth[0]).abs_() > _EDGE).nonzero(as_tuple=True)
-    around = []
-    for place, few, many in zip((y, x), small.shape[1:], size, strict=True):
-        before = ((place + 0.5) * few / many - 0.5).floor().long()
-        around.append(torch.stack([before, before + 1]).clamp_(0, few - 1))
-    index = (small.shape[2] * around[0][:, None] + around[1]).flatten(0, 1)  # (4, N)
-    unlike = (small.flatten(1)[:, index] - full[:, y, x][:, None]).abs().sum(0)
-    index = index.gather(0, unlike.argmin(0, keepdim=True))[0]
-    smooth[:, y, x] = maps.flatten(1)[:, index]
+    edges = (near.sub_(smooth[0]).abs_() > _EDGE).nonzero()
+    for y, x in (part.T for part in edges.split(_TOGETHER)):
+        neighbours = []
+        for place, short, long in zip((y, x), small.shape[1:], size, strict=True):
+            before = ((place + 0.5) * short / long - 0.5).floor().long()
+            neighbours.append(torch.stack([before, before + 1]).clamp_(0, short - 1))
+        rows, columns = neighbours
+        index = (small.shape[2] * rows[:, None] + columns).flatten(0, 1)  # (4, N)
+        differences = (small.flatten(1)[:, index] - full[:, y, x][:, None]).abs().sum(0)
+        index = index.gather(0, differences.argmin(0, keepdim=True))[0]
+        smooth[:, y, x] = maps.flatten(1)[:, index]
     smooth[0] *= size[1] / small.shape[2]
     return smooth
 

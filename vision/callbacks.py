@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -239,8 +240,10 @@ class KeepLast(Checkpoint):
         self.path: Path | None = None
         self.interruption: BaseException | None = None
         self._trainer: Any = None
+        self._begun = time.time()
         self._step_saved = 0
         self._step_resumed: int | None = None
+        self._batches_resumed: int | None = None
         self._earlier: int | None = None
 
     @property
@@ -264,7 +267,7 @@ class KeepLast(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed fit has nothing new to write before its first step."""
-        self._step_resumed = trainer.global_step
+        self._step_resumed, self._batches_resumed = trainer.global_step, _batches(trainer)
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath:
                 self.path = Path(callback.dirpath) / "last.ckpt"
@@ -297,15 +300,15 @@ class KeepLast(Checkpoint):
             self._save(trainer)
 
     def remove_empty_runs(self) -> None:
-        """Remove folders of a run that failed before its first step, if it left nothing in them.
+        """Remove folders of a run that failed before its first batch, if it left nothing in them.
 
-        Loggers make them before, and the next run would be called otherwise than a first one.
+        Loggers make them before, and the next run would be ``version_1``.
         """
         trainer, settings = self._trainer, {"hparams.yaml"}
         if trainer is None or not trainer.is_global_zero:
             return
         if self.path is not None:  # the data were found
-            if self.interruption is None or trainer.global_step != (self._step_resumed or 0):
+            if self.interruption is None or self._batches_resumed not in (None, _batches(trainer)):
                 return
             settings.add("config.yaml")
         for logger in trainer.loggers:
@@ -314,10 +317,14 @@ class KeepLast(Checkpoint):
             folder = Path(logger.log_dir)
             # One that has a name may hold a config of the user's.
             if folder.name == f"version_{logger.version}" and folder.is_dir():
-                names = {path.name for path in folder.iterdir()} - settings
-                if all("tfevents" in name and f".{os.getpid()}." in name for name in names):
-                    shutil.rmtree(folder)
-                    with contextlib.suppress(OSError):  # other runs lie there
+                own = f".{os.getpid()}."
+                if all(
+                    path.stat().st_mtime >= self._begun - 1  # clocks of file systems are coarse
+                    and (path.name in settings or ("tfevents" in path.name and own in path.name))
+                    for path in folder.iterdir()
+                ):
+                    with contextlib.suppress(OSError):  # in use, or other runs lie beside it
+                        shutil.rmtree(folder)
                         folder.parent.rmdir()
 
     def _save(self, trainer: Trainer) -> None:
@@ -357,6 +364,11 @@ class KeepLast(Checkpoint):
     def _age(self) -> int | None:
         path = self.path
         return path.stat().st_mtime_ns if path is not None and path.is_file() else None
+
+
+def _batches(trainer: Trainer) -> int:
+    """How many batches were trained on, of all runs that this one resumes."""
+    return trainer.fit_loop.epoch_loop.batch_progress.total.completed
 
 
 def _not_finite(trainer: Trainer) -> str | None:

@@ -227,17 +227,17 @@ class World:
             highlight = gloss * arriving * cosine.clamp_min(0) ** shine * (strength > 0)
             specular = specular + colour * highlight
         colours = albedo * diffuse
-        shown = mirror.nonzero()[:, 0]
-        if len(shown):
+        mirroring = mirror.nonzero()[:, 0]
+        if len(mirroring):
             # More at grazing angles (Schlick, Computer Graphics Forum 1994).
-            share = torch.lerp((1 + ahead[shown]) ** 5, torch.ones(1), mirror[shown])
-            ways = (along - 2 * ahead * normal)[:, shown]
+            share = torch.lerp((1 + ahead[mirroring]) ** 5, torch.ones(1), mirror[mirroring])
+            ways = (along - 2 * ahead * normal)[:, mirroring]
             if direct:
-                start = (points + _AWAY * normal)[:, shown]
-                seen = self._reflected(start, ways, pixel, distance[shown])
+                start = (points + _AWAY * normal)[:, mirroring]
+                seen = self._reflected(start, ways, pixel, distance[mirroring])
             else:
                 seen = self._sky.look(ways)
-            colours[:, shown] = torch.lerp(colours[:, shown], seen, share)
+            colours[:, mirroring] = torch.lerp(colours[:, mirroring], seen, share)
         return colours + specular
 
     def _reflected(

@@ -50,7 +50,7 @@ class Constraint:
 
     def text(self, value: float) -> str:
         """``value`` with the unit, short."""
-        return f"{value:{',.0f' if abs(value) >= 1e4 else '.4g'}} {self.unit}".rstrip()
+        return f"{value:{',.0f' if abs(value) >= 9999.5 else '.4g'}} {self.unit}".rstrip()
 
 
 class UnreachableError(ValueError):

@@ -188,7 +188,8 @@ def test_more_workers_than_cores_are_not_warned_of(toy, recwarn, monkeypatch):
     import toytask
 
     data = TensorDataset(torch.ones(4, 4))
-    loader = partial(DataLoader, data, 2, num_workers=1 + os.cpu_count())
+    loader = partial(DataLoader, data, 2, num_workers=2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     monkeypatch.setattr(toytask.ToyData, "train_dataloader", lambda _: loader())
     assert main([*FIT, "--trainer.max_epochs=1"]) == 0
     assert not [w for w in recwarn if "worker processes" in str(w.message)]
@@ -463,6 +464,36 @@ def test_a_run_that_fails_before_its_first_step_leaves_no_folder(toy, capsys, mo
     error(capsys, *words, "--model.interrupt_at=1")
     for run in ("mine", "version_0"):
         assert (toy / "lightning_logs" / run / "config.yaml").exists()
+
+
+def test_what_a_run_or_an_earlier_one_logged_stays(toy, capsys, monkeypatch):
+    import toytask
+
+    def step(self, batch, index):
+        if index == self.hparams.interrupt_at:
+            raise ValueError("too small")
+        return self.net(batch[0]).square().mean()
+
+    monkeypatch.setattr(toytask.Toy, "training_step", step)
+    words = [*FIT, "--trainer.logger=TensorBoardLogger", "--trainer.logger.save_dir=."]
+    words += ["--trainer.accumulate_grad_batches=4", "--trainer.logger.version=3"]
+    error(capsys, *words, "--model.interrupt_at=1")
+    run = toy / "lightning_logs" / "version_3"
+    kept = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "hparams.yaml"} < kept
+    for path in run.iterdir():
+        os.utime(path, (0, 0))
+    error(capsys, *words, "--model.interrupt_at=0")
+    assert kept <= {path.name for path in run.iterdir()}
+
+
+def test_an_error_of_a_folder_in_use_hides_no_other(toy, capsys, monkeypatch):
+    def in_use(folder):
+        raise OSError(39, "Directory not empty", folder)
+
+    monkeypatch.setattr("shutil.rmtree", in_use)
+    monkeypatch.delenv("PAIRS", raising=False)
+    assert "PAIRS is not set" in error(capsys, "fit", "-c", "stereo/easnet_small_pairs.yaml")
 
 
 def test_a_folder_that_nothing_is_written_to(toy):

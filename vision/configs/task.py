@@ -155,7 +155,8 @@ class FitConfig:
             Architecture to error, infinite where it is not finite.
 
         Raises:
-            ValueError: as `evaluate`, before anything long begins.
+            ValueError: as `evaluate`, before a subnet is measured; of a batch where the metric is
+                there, else of one validation.
         """
         sign = -1 if mode == "max" else 1
         net = leaves.net if isinstance(leaves, Leaves) else leaves

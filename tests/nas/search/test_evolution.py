@@ -196,7 +196,8 @@ def test_an_impossible_limit_names_what_can_be_reached(space):
 
 def test_a_large_cost_has_no_exponent():
     limit = Constraint("number of parameters", len, 2)
-    assert [limit.text(value) for value in (2, 125073, 2e6)] == ["2", "125,073", "2,000,000"]
+    told = [limit.text(value) for value in (2, 9999.6, 125073, 2e6)]
+    assert told == ["2", "10,000", "125,073", "2,000,000"]
 
 
 def test_limits_that_exclude_each_other():
