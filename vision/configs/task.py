@@ -153,17 +153,10 @@ class FitConfig:
 
         Returns:
             Architecture to error, infinite where it is not finite.
-
-        Raises:
-            ValueError: as `evaluate`, before a subnet is measured; of a batch where the metric is
-                there, else of one validation.
         """
         sign = -1 if mode == "max" else 1
         net = leaves.net if isinstance(leaves, Leaves) else leaves
         run_as = leaves.activate if isinstance(leaves, Leaves) else partial(activate, leaves)
-
-        if metric not in self.metrics(net, device, 1)[0]:  # some tasks log less of a few samples
-            self.evaluate(net, metric, device, val_batches)
 
         def error(architecture: Architecture) -> float:
             run_as(architecture)
