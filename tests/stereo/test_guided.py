@@ -308,7 +308,7 @@ def test_the_right_view_is_made_level_with_the_left_one(scene):
 
 def test_what_differs_in_places_is_left():
     """An error of the disparity, or a gleam, is small beside what is averaged."""
-    scene = GeneratedStereo(1, 128, 256, seed=3, max_disparity=32, photometric=False)[0]
+    scene = GeneratedStereo(1, 128, 256, seed=7, max_disparity=32)[0]  # exposed alike
     left, right = views_of(scene)
     truth = scene["disparity"][None]
     gleam = right.clone()
@@ -395,7 +395,7 @@ def test_the_loss_counts_wrong_pixels_and_false_hopes():
 
 def test_training_learns_and_leaves_the_network(tmp_path):
     torch.manual_seed(0)
-    task = FusionTask(stereo="easnet_scaled.worlds", optimizer="adamw", lr=6e-3)
+    task = FusionTask(stereo="easnet_scaled.worlds", optimizer="adamw", lr=3e-3)
     (net,), seen, fuse = task._stereo, [], task.net._fuse
 
     def spy(left, right, claims, hints):
@@ -407,7 +407,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
     predict, looked = net.predict, []
     net.predict = lambda *views: (looked.append(views[0].shape[-1]), predict(*views))[1]
     before = {name: value.clone() for name, value in net.state_dict().items()}
-    scenes = [*GeneratedStereo(2, 64, 128, seed=4, max_disparity=32)]  # drawn once
+    scenes = [*GeneratedStereo(2, 64, 128, seed=7, max_disparity=32)]  # drawn once
     batch = next(iter(DataLoader(scenes, 2)))
 
     @torch.no_grad()
@@ -420,7 +420,7 @@ def test_training_learns_and_leaves_the_network(tmp_path):
         return (error / (1 + error) + 0.3 * error.clamp(max=20)).mean().item(), unsure.item()
 
     before_it = losses()
-    trainer = quiet_trainer(tmp_path, max_epochs=24, enable_checkpointing=False)
+    trainer = quiet_trainer(tmp_path, max_epochs=16, enable_checkpointing=False)
     seen.clear(), looked.clear()
     trainer.fit(task, DataLoader(scenes, 2))
     for later, earlier in zip(losses(), before_it, strict=True):
