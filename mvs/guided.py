@@ -42,7 +42,7 @@ class Guided(nn.Module):
         super().__init__()
         if "start" not in getattr(net, "input_names", ()):
             raise ValueError(f"{type(net).__name__} takes no depth to start from; DispMVS does")
-        self.net, self.sweep = net, PlaneSweep()
+        self.net, self.sweep = net, PlaneSweep(smooth=True)
         self.fusion = load_network(_FUSION, "mvs-fusion") if fusion is None else fusion
         known = {"name": type(net).__name__, **architecture_of(net)}
         self.architecture = {**self.sweep.architecture, "name": "Guided", "net": known}
