@@ -102,7 +102,11 @@ def main() -> None:
         scenes["worlds"] = worlds(options.worlds)
     title = "median relative error, within 5 %, ranking by confidence"
     shown = table(["method", *scenes, "s a view"], title=title)
-    sweeps = {"plane sweep, 9x9 alone": PlaneSweep(windows=(9,)), "plane sweep": PlaneSweep()}
+    sweeps = {
+        "plane sweep, 9x9 alone": PlaneSweep(windows=(9,), smooth=False),
+        "plane sweep, squares of three sizes": PlaneSweep(smooth=False),
+        "plane sweep, smooth": PlaneSweep(),
+    }
     predictors = {name: MVSPredictor(sweep, device="cpu") for name, sweep in sweeps.items()}
     for model in options.models:
         for guided in (False, True):

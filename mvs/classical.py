@@ -217,7 +217,7 @@ class PlaneSweep(nn.Module):
     """
 
     def __init__(
-        self, planes: int = 96, windows: Sequence[int] | None = None, *, smooth: bool = False
+        self, planes: int = 96, windows: Sequence[int] | None = None, *, smooth: bool = True
     ) -> None:
         super().__init__()
         given = windows and list(windows)

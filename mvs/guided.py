@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
+from ..datasets.mvs.cameras import resize_intrinsics
 from ..nas.supernet import architecture_of
 from ..vision.hub.create import load_network
 from ..vision.inference import optimize
@@ -19,11 +21,13 @@ from ..vision.layers import compressed
 from ..vision.windows import box_mean, brightness, moments
 from .classical import PlaneSweep, SourceCorrelation, better_half, usual_windows
 from .dispmvs import start_from
+from .poses import refine_poses
 
 __all__ = ["Guided", "clues"]
 
 _FUSION = "depth_fusion"
 _FINE, _COARSE = 0.02, 0.2  # relative depths that clues tell apart
+_LEAST = 32  # pixels of a side, below which half of it shows too little
 _FLAT = 0.02  # deviation of brightness below which there is little to see
 
 
@@ -42,7 +46,7 @@ class Guided(nn.Module):
         super().__init__()
         if "start" not in getattr(net, "input_names", ()):
             raise ValueError(f"{type(net).__name__} takes no depth to start from; DispMVS does")
-        self.net, self.sweep = net, PlaneSweep(smooth=True)
+        self.net, self.sweep = net, PlaneSweep()
         self.fusion = load_network(_FUSION, "mvs-fusion") if fusion is None else fusion
         known = {"name": type(net).__name__, **architecture_of(net)}
         self.architecture = {**self.sweep.architecture, "name": "Guided", "net": known}
@@ -76,11 +80,24 @@ class Guided(nn.Module):
         self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth_range: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What is fused: the depths (B, 2, H, W) of sweep and network, and their `clues`."""
+        extrinsics = self._refined(images, intrinsics, extrinsics, depth_range)
         views = images, intrinsics, extrinsics
         swept = self.sweep(*views, depth_range)
         claims = torch.cat((swept, self.net(*views, depth_range, start_from(swept)).float()), 1)
         told = [clues(*sample) for sample in zip(*views, claims, strict=True)]
         return claims, torch.stack(told)
+
+    def _refined(
+        self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth_range: Tensor
+    ) -> Tensor:
+        """Poses that agree with the images where a sweep of half the size puts what they show."""
+        if min(images.shape[-2:]) < 2 * _LEAST:
+            return extrinsics
+        small = F.avg_pool2d(images.flatten(0, 1).float(), 2).unflatten(0, images.shape[:2])
+        halved = resize_intrinsics(intrinsics, 0.5, 0.5)
+        swept = self.sweep(small, halved, extrinsics, depth_range)[:, 0]
+        batch = zip(images, intrinsics, extrinsics, swept, strict=True)
+        return torch.stack([refine_poses(*sample) for sample in batch])
 
 
 def clues(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, claims: Tensor) -> Tensor:

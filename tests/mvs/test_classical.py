@@ -1,10 +1,12 @@
 """The plane sweep: near the truth on a textured scene, whatever the exposure; what it refuses."""
 
 import functools
+import itertools
 
 import pytest
 import torch
 
+from vizoo.mvs import classical
 from vizoo.mvs.classical import SourceCorrelation, better_half, plane_sweep
 
 
@@ -76,6 +78,47 @@ def test_right_scores_are_higher(textured_views, swept):
     truth = textured_views["depth"][0]
     right = (depth - truth).abs() / truth < 0.02
     assert score[right].mean() > score[~right].mean() + 0.1 and (score <= 1.001).all()
+
+
+@pytest.mark.parametrize("noise", [0, 0.02])
+def test_where_neighbours_agree_depth_is_better(textured_views, noise):
+    images = textured_views["images"]
+    images = images + noise * torch.randn(images.shape, generator=torch.manual_seed(0))
+    plain, _ = sweep(textured_views, images)
+    smooth, score = sweep(textured_views, images, smooth=True)
+    assert score.shape == smooth.shape and (score <= 1.001).all()
+    gain = share_within(smooth, textured_views, 0.02) - share_within(plain, textured_views, 0.02)
+    assert gain > 0.05
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_is_what_the_best_path_through_a_pixel_costs(axis):
+    generator = torch.manual_seed(1)
+    costs = torch.randint(0, 500, (5, 4), generator=generator).short()  # five pixels, four planes
+    leaps = torch.randint(100, 400, (4,), generator=generator).short()
+    lines = costs.unsqueeze(1 - axis)
+    totals = torch.zeros_like(lines)
+    classical._gather(totals, lines, leaps.unsqueeze(1 - axis), axis)
+    least = torch.full((5, 4), 1 << 20, dtype=torch.int32)
+    for path in itertools.product(range(4), repeat=5):
+        cost = sum(int(costs[pixel, plane]) for pixel, plane in enumerate(path))
+        for leap, (a, b) in zip(leaps.tolist(), itertools.pairwise(path), strict=True):
+            cost += (0, classical._STEP, leap)[min(abs(a - b), 2)]
+        for pixel, plane in enumerate(path):
+            least[pixel, plane] = min(least[pixel, plane], cost)
+    # Either way counts a pixel itself, and leaves out what all planes before it cost at least.
+    sums = (totals - lines).squeeze(1 - axis).int()
+    assert torch.equal(sums - sums.amin(1, True), least - least.amin(1, True))
+
+
+def test_rows_and_columns_are_treated_alike():
+    generator = torch.manual_seed(2)
+    scores = list(2 * torch.rand(6, 9, 7, generator=generator) - 1)
+    grey = torch.rand(9, 7, generator=generator)
+    index, peak = classical._smoothest(scores, 6, grey)
+    turned, peak_turned = classical._smoothest([score.T for score in scores], 6, grey.T)
+    assert torch.equal(index, turned.T)
+    assert all(torch.equal(a, b.T) for a, b in zip(peak, peak_turned, strict=True))
 
 
 @pytest.mark.parametrize(
