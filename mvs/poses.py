@@ -51,6 +51,8 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
     moved = torch.zeros_like(stiffness)
     least = -(-max(images.shape[-2:]) // _LONGEST)
     for reduction in _REDUCTIONS:
+        if min(images.shape[-2:]) < _WINDOW * least * reduction:
+            continue
         level = _Level(images, intrinsics, depth, least * reduction)
         for _ in range(_STEPS):
             matrix, vector = level.equations(poses)
