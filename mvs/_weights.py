@@ -31,7 +31,7 @@ DISPMVS_TINY = {
 DEPTH_FUSION = {
     "worlds": WeightsRecord(
         sources=("package:mvs/weights/depth_fusion.safetensors",),
-        sha256="30a30abdac12f58ddaa6cfd813e820e0adc9406a07edbdb2fc46844eb8102288",
+        sha256="00c060f30c39203f5774d78c68cfdf209319d32a41b97cbe326e49babdbdd9ef",
         size=279_088,
         licence="Apache-2.0",
         trained_on="generated worlds with public-domain photographs as textures",

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import vizoo
+from vizoo.datasets.mvs.cameras import resize_intrinsics
 from vizoo.mvs.classical import PlaneSweep, plane_sweep
 from vizoo.mvs.dispmvs import start_from
 from vizoo.mvs.guided import Guided
+from vizoo.mvs.poses import refine_poses
 from vizoo.nas.supernet import activate, search_space
 
 NAMES = ("images", "intrinsics", "extrinsics", "depth_range")
@@ -39,7 +42,13 @@ def test_each_pixel_takes_what_is_right(textured_views):
     net = HalfRight(torch.where(known, truth, 1.0))
     views = views_of(textured_views)
     depth = Guided(net)(*views)[0, 0]
-    swept = plane_sweep(*(x[0] for x in views[:3]), tuple(views[3][0].tolist()))[0]
+    images, intrinsics, extrinsics, depth_range = (x[0] for x in views)
+    rough = plane_sweep(
+        F.avg_pool2d(images, 2), resize_intrinsics(intrinsics, 0.5, 0.5), extrinsics,
+        tuple(depth_range.tolist()), smooth=True,
+    )[0]  # fmt: skip
+    refined = refine_poses(images, intrinsics, extrinsics, rough)
+    swept = plane_sweep(images, intrinsics, refined, tuple(depth_range.tolist()), smooth=True)[0]
     torch.testing.assert_close(net.start, start_from(swept[None, None]))
     middle = truth.shape[1] // 2
     error, alone = ((x - truth).abs().div(truth) for x in (depth, swept))
