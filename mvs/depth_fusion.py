@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.arguments import checked
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import convex_upsample
@@ -37,6 +38,7 @@ class DepthFusion(nn.Module):
 
     output_names = ("fused",)
 
+    @checked(channels=1)
     def __init__(self, channels: int = 32) -> None:
         super().__init__()
         self.stem = nn.Conv2d(_CLUES, channels, 4, 2, 1)

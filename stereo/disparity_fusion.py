@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..common.arguments import checked
 from ..vision.hub.registry import register_model
 from ..vision.inference import convert
 from ..vision.layers import check_pair, compressed, convex_upsample
@@ -45,6 +46,7 @@ class DisparityFusion(nn.Module):
 
     output_names = ("fused",)
 
+    @checked(channels=1, width=1)
     def __init__(self, channels: int = 24, width: int = 32) -> None:
         super().__init__()
         seen = 3 + _CLAIMS + (_CLAIMS - 1) + _CLAIMS + _HINTS

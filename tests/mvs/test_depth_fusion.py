@@ -29,6 +29,10 @@ class TestDepthFusion(NetworkTester):
         assert depth.shape == chance.shape == (1, 1, *size)
         assert 0 <= chance.min() and chance.max() <= 1
 
+    def test_channels_are_refused(self):
+        with pytest.raises(ValueError, match="channels must be at least 1, not -1"):
+            vizoo.create_model(self.name, channels=-1)
+
 
 @pytest.fixture(scope="module")
 def views(textured_views):

@@ -51,6 +51,11 @@ class TestDisparityFusion(NetworkTester):
         assert 0 <= chance.min() and chance.max() <= 1
         assert claims.min() - 1e-4 <= fused.min() and fused.max() <= claims.max() + 1e-4
 
+    @pytest.mark.parametrize("name", ["channels", "width"])
+    def test_channels_are_refused(self, name):
+        with pytest.raises(ValueError, match=f"{name} must be at least 1, not -1"):
+            vizoo.create_model(self.name, **{name: -1})
+
 
 class Given(nn.Module):
     """Says what it is told to, at the size of what it sees."""
