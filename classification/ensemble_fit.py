@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from ..common.arguments import checked
 from ..common.extras import from_extra
+from ..datasets.files import check_choice
 from ..datasets.images.datamodule import collate_images
 from ..datasets.mixture import LabelledSamples
 from .calibration import fit_temperature
-from .ensemble import align, check_classes, fit_combination, report_on
+from .ensemble import METHODS, align, check_classes, fit_combination, report_on
 from .ensemble_file import EnsembleFile, ListedMember
 from .members import ImageMember
 
 __all__ = ["fit_ensemble"]
 
 
+@checked(batch=1)
 def fit_ensemble(
     members: Sequence[str],
     validation: Sequence[LabelledSamples],
@@ -53,8 +56,10 @@ def fit_ensemble(
     Raises:
         FileNotFoundError: there is no such weight file.
         ImportError: something is to be fitted, and SciPy is not installed.
-        ValueError: no validation set, classes differ, or a member answers for no image of it.
+        ValueError: an unknown method, no validation set, classes differ, or a member that is to be
+            calibrated answers for no image of it.
     """
+    check_choice("method", method, METHODS)
     if not validation:
         raise ValueError("no validation images: an ensemble is fitted to some")
     if method == "weighted" or calibrate:  # said before the members are asked, which takes minutes
@@ -65,24 +70,18 @@ def fit_ensemble(
         check_classes(member.classes, classes, source)
     sets = {role: data for role, data in (("val", validation), ("test", test)) if data}
     labels = {role: _labels(data, classes, role) for role, data in sets.items()}
-    answers: dict[str, list[Tensor]] = {role: [] for role in sets}
-    for source, member in zip(members, asked, strict=True):
-        for role, data in sets.items():
+    temperatures = [1.0] * len(members)
+    calibrated: dict[str, Tensor] = {}
+    for role, data in sets.items():  # `val` first: what is refused by it costs no test images
+        answers = []
+        for number, (source, member) in enumerate(zip(members, asked, strict=True)):
             what = f"{Path(source).name}, {role}"
             logs = _ask(member, data, flips, batch, lambda *done, what=what: report(what, *done))
-            answers[role].append(align(logs, member.classes, classes))
-    temperatures = [1.0] * len(members)
-    if calibrate:
-        temperatures = [
-            fit_temperature(*_answered(logs, labels["val"], source))
-            for logs, source in zip(answers["val"], members, strict=True)
-        ]
-    calibrated = {
-        role: torch.stack(
-            [(each / t).log_softmax(1) for each, t in zip(logs, temperatures, strict=True)]
-        )
-        for role, logs in answers.items()
-    }
+            logs = align(logs, member.classes, classes)
+            if calibrate and role == "val":
+                temperatures[number] = fit_temperature(*_answered(logs, labels[role], source))
+            answers.append((logs / temperatures[number]).log_softmax(1))
+        calibrated[role] = torch.stack(answers)
     combination = fit_combination(method, calibrated["val"], labels["val"])
     scores = {role: report_on(logs, labels[role], combination) for role, logs in calibrated.items()}
     listed = tuple(map(ListedMember, members, temperatures))

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 import vizoo
 from vizoo.__main__ import main
 from vizoo.classification.detection_task import DetectionTask
+from vizoo.classification.ensemble_fit import fit_ensemble
 from vizoo.classification.image_infer import ImagePredictor
 from vizoo.classification.members import ImageMember
 from vizoo.datasets.images import GeneratedLesions, ImagePreset
@@ -454,6 +455,22 @@ def test_a_detector_falls_back_on_a_classifier(silent, tmp_path, capsys):
         assert found.members == (None, wanted.predicted)
     assert call("ensemble", "detector.ckpt", "--data", "data.yaml", "--out", "d.json") == 2
     assert "detector.ckpt finds no box in any validation image" in capsys.readouterr().err
+
+
+def test_what_an_ensemble_cannot_be_fitted_by_is_refused_before_more_is_asked(silent):
+    sets = {role: [GeneratedLesions(4, 2, PRESET, side=32)] for role in ("validation", "test")}
+    asked = set()
+    with pytest.raises(ValueError, match="detector.ckpt finds no box in any validation image"):
+        fit_ensemble(
+            ["a.safetensors", "detector.ckpt"],
+            **sets,
+            device="cpu",
+            report=lambda what, *_: asked.add(what),
+        )
+    assert asked == {"a.safetensors, val", "detector.ckpt, val"}
+    for wrong, message in (({"method": "median"}, "median"), ({"batch": 0}, "at least 1, not 0")):
+        with pytest.raises(ValueError, match=message):
+            fit_ensemble(["nosuch.ckpt"], **sets, **wrong)
 
 
 @pytest.mark.parametrize("name", ["skin_generated", "skin10", "skin100"])
