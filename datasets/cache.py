@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..vision.io.images import to_bytes
 from .files import expand_path
 from .shelf import Shelf
 
@@ -269,10 +270,9 @@ def _unpacked(data: bytes) -> dict[str, Tensor]:
 def _pack_picture(picture: Tensor) -> bytes:
     """PNG of pictures one below the other."""
     *_, channels, height, width = picture.shape
-    rows = (picture * 255).round().byte().view(-1, channels, height, width).permute(0, 2, 3, 1)
+    planes = picture.reshape(-1, channels, height, width).transpose(0, 1).flatten(1, 2)
     buffer = io.BytesIO()
-    image = Image.fromarray(np.ascontiguousarray(rows.reshape(-1, width, channels).numpy()))
-    image.save(buffer, "png", compress_level=1)
+    Image.fromarray(to_bytes(planes)).save(buffer, "png", compress_level=1)
     return buffer.getvalue()
 
 

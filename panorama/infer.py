@@ -72,7 +72,7 @@ class PanoramaResult:
     def points(self) -> tuple[np.ndarray, np.ndarray]:
         """One point for each face: (F, 3) float32 in metres and (F, 3) uint8 RGB."""
         looks = self._mesh.centroids.astype(np.float32)
-        return self.faces[:, None] * looks * _BACKWARD, _bytes(self.colours)
+        return self.faces[:, None] * looks * _BACKWARD, _bytes(torch.from_numpy(self.colours))
 
     def surface(self, max_ratio: float | None = 1.5) -> TriangleMesh:
         """The faces of the sphere, their vertices moved to the depth around them.
@@ -181,7 +181,7 @@ class PanoramaResult:
         with write_ply(target("cloud.ply")) as ply:
             ply.write(*self.points())
         mesh = self.surface(max_ratio)
-        arrays = mesh.vertices.numpy(), mesh.triangles.numpy(), _bytes(mesh.colours.numpy())
+        arrays = mesh.vertices.numpy(), mesh.triangles.numpy(), _bytes(mesh.colours)
         write_mesh(target("mesh.ply"), *arrays)
         write_image(target("preview.png"), self.preview())
         return written
@@ -280,5 +280,5 @@ def _parts(count: int) -> Tensor:
     return torch.cat((two, 1 - two.sum(1, keepdim=True)), 1)
 
 
-def _bytes(colours: np.ndarray) -> np.ndarray:
-    return np.rint(colours * 255).clip(0, 255).astype(np.uint8)
+def _bytes(colours: Tensor) -> np.ndarray:
+    return to_bytes(colours.T[:, None])[0]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ...vision.io.images import to_bytes
 from ...vision.viz.page import Picture
@@ -129,7 +130,7 @@ def _covidnet() -> Card:
     values, lesions, _ = Chest(1, "covid").scan((40, 192, 192))
     place = int(lesions.sum(axis=(1, 2)).argmax())
     grey = ((values[place].astype(np.float32) + 1000) / 1400).clip(0, 1)
-    plain = np.repeat(np.rint(grey * 255).astype(np.uint8)[..., None], 3, axis=2)
+    plain = to_bytes(torch.from_numpy(grey).expand(3, -1, -1))
     marked = plain.copy()
     marked[lesions[place]] = (0.5 * marked[lesions[place]] + (120, 40, 0)).astype(np.uint8)
     return Card(
@@ -155,8 +156,7 @@ def _images() -> Card:
     pictures = []
     for number, kind in enumerate(KINDS[:4]):
         image, _ = draw_lesions(kind, 128, np.random.default_rng(number))
-        drawn = np.rint(image.transpose(1, 2, 0) * 255).astype(np.uint8)
-        pictures.append(Picture(drawn, kind))
+        pictures.append(Picture(to_bytes(torch.from_numpy(image)), kind))
     return Card(
         "Images: any of timm's networks, detectors, ensembles",
         f"Classes of images, calibrated, with a map of where networks looked. {_UNTRAINED}",
