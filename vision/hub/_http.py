@@ -1,4 +1,8 @@
-"""One file over HTTP, continued where an earlier attempt was cut."""
+"""One file over HTTP, continued where an earlier attempt was cut.
+
+It is our own because pooch begins anew after a cut and `huggingface_hub` serves the Hub alone:
+here another attempt, process or mirror goes on from what arrived, and each failure is one line.
+"""
 
 from __future__ import annotations
 
