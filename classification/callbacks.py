@@ -36,8 +36,8 @@ class PredictionTable(BasePredictionWriter):
         batch_indices: Any,
     ) -> None:
         """Write the table, of all processes."""
-        found = [(b["name"], b["probabilities"].tolist()) for b in predictions]
-        samples = [sample for batch in found for sample in zip(*batch, strict=True)]
+        batches = [(b["name"], b["probabilities"].tolist()) for b in predictions]
+        samples = [sample for batch in batches for sample in zip(*batch, strict=True)]
         if trainer.world_size > 1:
             parts: list[Any] = [None] * trainer.world_size
             torch.distributed.all_gather_object(parts, samples)

@@ -164,12 +164,12 @@ class CTResult:
         }
         if self.heat is not None:
             place, where = self.peak()
-            found = bool(self.heat.any())
+            hot = bool(self.heat.any())
             summary["map"] = {
                 "method": self.method,
                 "class": self.explained,
-                "peak_slice": place + 1 if found else None,
-                "peak_mm": [round(float(axis), 2) for axis in where] if found else None,
+                "peak_slice": place + 1 if hot else None,
+                "peak_mm": [round(float(axis), 2) for axis in where] if hot else None,
             }
         return {**summary, "caution": self.caution, "notice": NOTICE}
 

@@ -197,7 +197,7 @@ def _gather(metric: Any) -> None:
     """Give a metric the lists of all processes, of which some may have seen more images."""
     parts: list[Any] = [None] * rank_and_size()[1]
     if len(parts) > 1:
-        mine = {name: [t.cpu() for t in found] for name, found in metric.metric_state.items()}
+        mine = {name: [t.cpu() for t in tensors] for name, tensors in metric.metric_state.items()}
         torch.distributed.all_gather_object(parts, mine)
         for name in mine:
-            setattr(metric, name, [found for part in parts for found in part[name]])
+            setattr(metric, name, [tensor for part in parts for tensor in part[name]])

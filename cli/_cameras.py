@@ -152,7 +152,7 @@ def raw_rectifier(
 
 
 def common_calibration(
-    args: argparse.Namespace, left: Path, found: Path | None = None
+    args: argparse.Namespace, left: Path, beside: Path | None = None
 ) -> StereoCalibration | None:
     """The calibration of --calib, the numbers or a file, for a left image or a folder of them."""
     from ..datasets.stereo.calibration import StereoCalibration
@@ -162,7 +162,7 @@ def common_calibration(
     if args.calib is not None and numbers:
         raise ValueError(f"give either --calib or --{next(iter(numbers))}, not both")
     if not numbers:
-        if file := args.calib or found:
+        if file := args.calib or beside:
             calibration = _read(args, file, left)
             _doubt(file, calibration.baseline)
             return calibration
@@ -190,10 +190,10 @@ def find_calibrations(
     """
     common = common_calibration(args, next(iter(pairs.values())).left)
     raw = args.raw is not None or args.auto_rectify
-    found = args.list is None
+    beside = args.list is None
     own: dict[str, StereoCalibration | None] = {}
     for name, pair in pairs.items():
-        if pair.calibration is None or raw or (found and common is not None):
+        if pair.calibration is None or raw or (beside and common is not None):
             own[name] = common
         else:
             own[name] = _read(args, pair.calibration, pair.left)

@@ -192,9 +192,9 @@ def _find_folders(text: str) -> list[Pair]:
             for pair in pairs
         ]
     inner = (path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-    found = {folder: _pair_of(folder) for folder in (root, *sorted(inner))}
-    say_passed_over(folder for folder, pair in found.items() if pair is None)
-    pairs = [pair for pair in found.values() if pair is not None]
+    by_folder = {folder: _pair_of(folder) for folder in (root, *sorted(inner))}
+    say_passed_over(folder for folder, pair in by_folder.items() if pair is None)
+    pairs = [pair for pair in by_folder.values() if pair is not None]
     if not pairs:
         layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
         raise FileNotFoundError(

@@ -99,8 +99,8 @@ def rectify_frames(
     from ._pairs import calibration_in
 
     source, alone = Path(args.source), not (args.right or args.raw or args.auto_rectify)
-    found = calibration_in(source) if alone and side_folders(source) else None
-    own = common_calibration(args, Path(sequence.facts["left"]), found)
+    beside = calibration_in(source) if alone and side_folders(source) else None
+    own = common_calibration(args, Path(sequence.facts["left"]), beside)
     if args.raw is None and own is None:
         refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
     with closing(sequence.peek()) as frames:
@@ -124,7 +124,7 @@ def rectify_frames(
     try:
         fitted = own.fitted(width, height)
     except ValueError as error:
-        where = f"{without_secrets(args.source)}: {args.calib or found}"
+        where = f"{without_secrets(args.source)}: {args.calib or beside}"
         raise ValueError(f"{where}: {error}") from error
     sequence.notes += scaling_notes((own.width, own.height), width, height)
     return None, fitted

@@ -57,9 +57,9 @@ class _Group:
 
     @torch.no_grad()
     def permute(self, order: Tensor) -> None:
-        found = ((getattr(module, axis.tensor), axis.dim) for _, module, axis in self.axes)
+        tensors = ((getattr(module, axis.tensor), axis.dim) for _, module, axis in self.axes)
         # Once each, where layers share a weight.
-        for tensor, dim in {(id(tensor), dim): (tensor, dim) for tensor, dim in found}.values():
+        for tensor, dim in {(id(tensor), dim): (tensor, dim) for tensor, dim in tensors}.values():
             tensor.copy_(tensor.index_select(dim, order.to(tensor.device)))
 
 
@@ -127,9 +127,9 @@ def _groups(model: nn.Module) -> list[_Group]:
                 group.producers.append(name)
     owners = Counter(id(p) for module in model.modules() for p in module.parameters(False))
     for group in groups.values():
-        found = [(id(getattr(module, axis.tensor)), axis.dim) for _, module, axis in group.axes]
+        weights = [(id(getattr(module, axis.tensor)), axis.dim) for _, module, axis in group.axes]
         # A weight that another layer has too, which reads or writes other channels.
-        group.fixed |= any(count < owners[key] for (key, _), count in Counter(found).items())
+        group.fixed |= any(count < owners[key] for (key, _), count in Counter(weights).items())
     return list(groups.values())
 
 

@@ -46,7 +46,7 @@ def search_space(model: nn.Module) -> SearchSpace:
         cases = uses.setdefault(choice.name, [])
         if condition not in cases:
             cases.append(condition)
-    conditions = {name: found for name, found in uses.items() if {} not in found}
+    conditions = {name: cases for name, cases in uses.items() if {} not in cases}
     return SearchSpace(choices.values(), conditions)
 
 

@@ -219,12 +219,12 @@ class Selection(Placed):
     @functools.cached_property
     def _stretches(self) -> list[tuple[Any, Scalar, int, int]]:
         """Choice, value, start and length of neighbours that are active together."""
-        found, start = [], 0
+        stretches, start = [], 0
         for (name, least), places in itertools.groupby(self.places, _condition):
             length = len(list(places))
-            found.append((name, least, start, length))
+            stretches.append((name, least, start, length))
             start += length
-        return found
+        return stretches
 
 
 def _condition(place: Place) -> tuple[str | None, Scalar]:

@@ -127,7 +127,7 @@ def _number_blocks(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         places[str(number)] = f"features.stages.{stage}.{block}"
         block += 1
     return {
-        re.sub(r"^feature_extractor\.(\d+)", lambda found: places[found[1]], key): tensor
+        re.sub(r"^feature_extractor\.(\d+)", lambda match: places[match[1]], key): tensor
         for key, tensor in state.items()
     }
 

@@ -222,8 +222,8 @@ class _Supernet:
         scenes = [GeneratedStereo(_SCENES, *_SIZE, seed=1)[i] for i in range(_SCENES)]
 
         def error(network: Network) -> float:
-            found = (network.maps(s["left"], s["right"])[:1] - s["disparity"] for s in scenes)
-            return float(sum(gap.abs().mean() for gap in found))
+            gaps = (network.maps(s["left"], s["right"])[:1] - s["disparity"] for s in scenes)
+            return float(sum(gap.abs().mean() for gap in gaps))
 
         return min(networks, key=error)
 

@@ -179,13 +179,13 @@ def guidance(
     """
     left, right = _alike(left, right, disparity)
     match = partial(semi_global_matching, fill=False, block=block, penalty=penalty)
-    found = [
+    matches = [
         match(first, second, disparities=_range(seen))
         for first, second, seen in zip(left, right, disparity, strict=True)
     ]
     matched, filled = (
         torch.from_numpy(np.stack(maps))[:, None].to(left.device)
-        for maps in (found, [fill_holes(each) for each in found])
+        for maps in (matches, [fill_holes(each) for each in matches])
     )
     holes = matched <= 0
     matched = torch.where(holes, disparity, matched)

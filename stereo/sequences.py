@@ -189,11 +189,11 @@ def _images(word: str, notes: list[str]) -> list[Path]:
     """Images of a folder or glob, by their numbers: 2.png before 10.png."""
     folder = Path(word)
     if folder.is_dir():
-        found = images_in(folder)
+        paths = images_in(folder)
     else:
-        found = [path for path in map(Path, glob.glob(word, recursive=True)) if path.is_file()]
-    files = [file for file in found if file.suffix.lower() in SUFFIXES]
-    if others := sorted({*found} - {*files}):
+        paths = [path for path in map(Path, glob.glob(word, recursive=True)) if path.is_file()]
+    files = [file for file in paths if file.suffix.lower() in SUFFIXES]
+    if others := sorted({*paths} - {*files}):
         kinds = "passed over, of kinds that are not read"
         notes.append(f"{word}: {len(others)} {kinds}, first {others[0]}")
     if not files:

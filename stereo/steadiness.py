@@ -52,14 +52,14 @@ class Steadiness:
         return steadied
 
     def _blended(
-        self, grey: np.ndarray, disparity: np.ndarray, past: np.ndarray, found: np.ndarray
+        self, grey: np.ndarray, disparity: np.ndarray, past: np.ndarray, steadied: np.ndarray
     ) -> np.ndarray:
         x, y = self._places(grey, past)
-        earlier = cv2.remap(found, x, y, cv2.INTER_LINEAR, borderValue=0)
+        earlier = cv2.remap(steadied, x, y, cv2.INTER_LINEAR, borderValue=0)
         now, then = (cv2.GaussianBlur(view.astype(np.float32), (0, 0), 1) for view in (grey, past))
         off = now - cv2.remap(then, x, y, cv2.INTER_LINEAR)
         # A mean with what is unknown, or beyond the border, is no disparity.
-        share = cv2.remap((found > 0).astype(np.float32), x, y, cv2.INTER_LINEAR)
+        share = cv2.remap((steadied > 0).astype(np.float32), x, y, cv2.INTER_LINEAR)
         known = (disparity > 0) & (share > 0.999) & (np.abs(off) < _GREY)
         limit = _NEAR + _RELATIVE * disparity
         earlier = earlier + _motion(earlier, disparity, known, limit)

@@ -215,9 +215,9 @@ def disparities(
             for count, frame in enumerate(frames):
                 if not frame.left.shape == frame.right.shape == size:
                     views = frame.left.shape, frame.right.shape
-                    found = " and ".join(sorted({f"{x[0]}x{x[1]}" for x in views}))
+                    sizes = " and ".join(sorted({f"{x[0]}x{x[1]}" for x in views}))
                     raise ValueError(
-                        f"{sequence.name}, frame {frame.name}: the pictures have {found} pixels, "
+                        f"{sequence.name}, frame {frame.name}: the pictures have {sizes} pixels, "
                         f"the first {size[0]}x{size[1]}"
                     )
                 begin = time.perf_counter()

@@ -31,13 +31,13 @@ def ranges(
     names: Sequence[str], inputs: Sequence[Tensor], axes: Sequence[dict[int, str]]
 ) -> _Ranges:
     """The shapes that inputs may have, of which some axes vary."""
-    found = {}
+    shapes = {}
     for name, x, varying in zip(names, inputs, axes, strict=True):
         usual = tuple(x.shape)
         least = tuple(max(1, n // _RANGE) if i in varying else n for i, n in enumerate(usual))
         most = tuple(n * _RANGE if i in varying else n for i, n in enumerate(usual))
-        found[name] = least, usual, most
-    return found
+        shapes[name] = least, usual, most
+    return shapes
 
 
 def parse(onnx: bytes, builder: tensorrt.Builder) -> tensorrt.INetworkDefinition:

@@ -184,7 +184,7 @@ def show_all(
         for result, timing in zip(results, timings, strict=True)
     )
     findings = []
-    for network, predictor, found in zip(networks, predictors, known, strict=True):
+    for network, predictor, measured in zip(networks, predictors, known, strict=True):
         runs = [(network.net, sample.size)]
         if predictor.guided:  # both at half of the size, then the fusion at the pair's own
             height, width = sample.size
@@ -193,7 +193,7 @@ def show_all(
         parts = [count(net, *example_inputs(net, *size, device="meta")) for net, size in runs]
         costs = sum(p.parameters for p in parts[:2]), sum(p.macs for p in parts)
         findings.append(
-            Finding(network.name, *found, network.weights, network.architecture, *costs)
+            Finding(network.name, *measured, network.weights, network.architecture, *costs)
         )
     return [*findings, Finding("StereoSGBM (OpenCV)", *classical)]
 

@@ -156,8 +156,8 @@ def read_rig(
     path = _in_folder(Path(path))
     text = read_text(path, "calibration", _FILE_LIMIT)
     try:
-        found, unit = _cameras(path, text, second, cameras, lens)
-        return _rig(found, baseline_unit or unit)
+        pair, unit = _cameras(path, text, second, cameras, lens)
+        return _rig(pair, baseline_unit or unit)
     except ValueError as error:
         if str(error).startswith(str(path)):
             raise
@@ -177,9 +177,9 @@ def _cameras(
         return _rectified(path), "mm"
     if re.search(r"^(K_|P_rect_|P)\d+: *[-\d]", text, re.MULTILINE):
         _unused(second=second, lens=lens)
-        if (found := formats.kitti(text, cameras)) is None:
+        if (raw := formats.kitti(text, cameras)) is None:
             _unused(cameras=cameras)
-        return found or _rectified(path), "m"
+        return raw or _rectified(path), "m"
     data = formats.parse(text)
     if any("intrinsics" in formats.mapping(value) for value in data.values()):
         _unused(second=second, lens=lens)
@@ -279,8 +279,8 @@ def _second(path: Path, read: Callable[[Mapping[str, Any]], T]) -> T:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _rig(found: formats.Cameras, unit: Any) -> StereoRig:
-    (left, first), (right, last), numbers, notes = found
+def _rig(pair: formats.Cameras, unit: Any) -> StereoRig:
+    (left, first), (right, last), numbers, notes = pair
     if abs(np.linalg.det(first)) < 1e-6:
         raise ValueError("the left camera's pose cannot be inverted")
     between = last @ np.linalg.inv(first)

@@ -105,7 +105,7 @@ def candidates(
         for name, labels in layer.counts.items()
         if HEADS.fullmatch(name) and len(classes[labels].unique()) == len(labels) > 1
     }
-    found: dict[str, Candidate] = {}
+    titled: dict[str, Candidate] = {}
     done: set[int] = set()
     for name, layer in writers.items():
         for root in roots[classes[layer.writes]].unique().tolist():
@@ -118,10 +118,10 @@ def candidates(
             mine = int((roots[classes[layer.writes]] == root).sum())
             each = 1 if title or mine % len(members) else mine // len(members)
             of_heads, title = bool(title), title or f"{name}.width"
-            while title in found:
+            while title in titled:
                 title += "_"
-            found[title] = Candidate(name, members, each, of_heads)
-    return found
+            titled[title] = Candidate(name, members, each, of_heads)
+    return titled
 
 
 def group(name: str, candidate: Candidate, counts: Sequence[int], order: Tensor) -> Group:
@@ -203,8 +203,8 @@ def build(
     def selection(labels: Tensor) -> Selection | None:
         key = tuple(classes[labels].tolist())
         if key not in shared:
-            found = tuple(places[index] for index in key)
-            shared[key] = Selection(found) if any(p.choice for p in found) else None
+            selected = tuple(places[index] for index in key)
+            shared[key] = Selection(selected) if any(p.choice for p in selected) else None
         return shared[key]
 
     for layer in layers:

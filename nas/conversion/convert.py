@@ -166,8 +166,8 @@ class _Conversion:
         for layer in layers:
             if self._kept(layer.name):
                 layer.fix(ties, f"{layer.name} is kept")
-        found = depth_choices(net, self.known.blocks, ties) if depths else {}
-        self.depths = {name: choice for name, choice in found.items() if not self._kept(name)}
+        choices = depth_choices(net, self.known.blocks, ties) if depths else {}
+        self.depths = {name: choice for name, choice in choices.items() if not self._kept(name)}
         self.classes, self.reasons = ties.classes()
         self.kinds = ties.kinds(self.classes)
         self.refused: dict[str, str] = {}  # name of a choice → why there is none
@@ -183,13 +183,13 @@ class _Conversion:
     ) -> Plan:
         """All that could be elastic."""
         each = class_scores(self.layers.values(), self.classes, scores)
-        found = {}
+        groups = {}
         known = candidates(self.layers, self.classes, self.reasons) if widths else {}
         for name, candidate in known.items():
             counts = counts_of(candidate, widths)
             if len(counts) > 1:
                 order = each[candidate.classes].argsort(descending=True, stable=True)
-                found[name] = group(name, candidate, counts, order)
+                groups[name] = group(name, candidate, counts, order)
             else:
                 why = f"{candidate.layer} has {len(candidate.classes)} channels to choose from"
                 self.reasons |= dict.fromkeys(candidate.classes.tolist(), why)
@@ -198,7 +198,7 @@ class _Conversion:
             for name, layer in self.layers.items()
             if kernels and not self._kept(name) and (choice := kernel_choice(layer)) is not None
         }
-        return Plan(found, choices, self.depths)
+        return Plan(groups, choices, self.depths)
 
     def build(self, plan: Plan) -> None:
         """Make the network elastic as a plan says and nothing else."""
@@ -293,12 +293,12 @@ class _Conversion:
         moving = torch.zeros(len(self.classes), dtype=torch.bool)
         for one in plan.groups.values():
             moving[one.classes] = True
-        found = {}
+        reasons = {}
         for name, layer in self.layers.items():
             if layer.writes is not None and not moving[classes := self.classes[layer.writes]].any():
                 why = next((w for c in classes.tolist() if (w := self.reasons.get(c))), None)
-                found[name] = why or "widths are not asked for"
-        return found
+                reasons[name] = why or "widths are not asked for"
+        return reasons
 
     def to_json(self, plan: Plan, fixed: Mapping[str, str]) -> dict[str, Any]:
         """Plain values for `planned`."""
@@ -319,13 +319,13 @@ class _Conversion:
         }
 
     def planned(self, data: Mapping[str, Any]) -> Plan:
-        known, found = candidates(self.layers, self.classes, self.reasons), {}
+        known, groups = candidates(self.layers, self.classes, self.reasons), {}
         for name, wanted in data["widths"].items():
             order = torch.tensor(wanted["order"])
             fits = name in known and torch.equal(order.sort().values, torch.arange(len(order)))
             if not fits or len(known[name].classes) != len(order):
                 raise ValueError(f"the plan is of another network: it has {name!r}")
-            found[name] = group(name, known[name], wanted["counts"], order)
+            groups[name] = group(name, known[name], wanted["counts"], order)
         modules = dict(self.net.named_modules())
         for name in (*data["kernels"], *data["depths"]):
             if name not in modules:
@@ -335,7 +335,7 @@ class _Conversion:
             n: Choice(f"{n}.depth" if n else "depth", values)
             for n, values in data["depths"].items()
         }
-        return Plan(found, kernels, depths)
+        return Plan(groups, kernels, depths)
 
 
 def _without(values: Mapping[str, Scalar], names: Mapping[str, str]) -> dict[str, Scalar]:

@@ -75,38 +75,38 @@ def propagate(known: Known, func: Any, args: Sequence[Any], kwargs: Any, out: An
         return {}
     outputs = tensors(out)
     if name in _CORRELATIONS:
-        found = _correlation(known, name, inputs)
+        channels = _correlation(known, name, inputs)
     elif name in _WARPS:
-        found = _spatial(known, 2, args, outputs)
+        channels = _spatial(known, 2, args, outputs)
     elif name in _VOLUMES:
-        found = _volume(known, args, outputs[0])
+        channels = _volume(known, args, outputs[0])
     elif "::" in name:
-        found = None
+        channels = None
     elif name in _SAME or name == "as_strided" and args[0].shape == outputs[0].shape:
-        found = _same(known, args, outputs)
+        channels = _same(known, args, outputs)
     elif torch.Tag.pointwise in func.tags or name in _POINTWISE:
-        found = _pointwise(known, name, inputs, outputs)
+        channels = _pointwise(known, name, inputs, outputs)
     elif name == "split" or name == "split_with_sizes":
-        found = _split(known, args, outputs)
+        channels = _split(known, args, outputs)
     elif name in _PRODUCTS:
-        found = _product(known, name, args, outputs[0])
+        channels = _product(known, name, args, outputs[0])
     elif name in _REDUCES:
-        found = _reduction(known, args, kwargs, outputs)
+        channels = _reduction(known, args, kwargs, outputs)
     elif name in _ALONG:
-        found = _along(known, args, outputs)
+        channels = _along(known, args, outputs)
     elif name.startswith("_scaled_dot_product"):
-        found = _attention(known, args, kwargs, outputs)
+        channels = _attention(known, args, kwargs, outputs)
     elif match := _SPATIAL.search(name):
-        found = _spatial(known, int(match[2]), args, outputs)
+        channels = _spatial(known, int(match[2]), args, outputs)
     elif (name in _MOVES or func.is_view) and name not in ("as_strided", "unfold"):
-        found = _moved(known, name, func, args, kwargs, outputs)
+        channels = _moved(known, name, func, args, kwargs, outputs)
     else:
-        found = None
-    if found is None:
-        for channels in given:
-            known.ledger.fix(channels.labels, f"operator {known.here(name)}")
+        channels = None
+    if channels is None:
+        for each in given:
+            known.ledger.fix(each.labels, f"operator {known.here(name)}")
         return {}
-    return found
+    return channels
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -130,7 +130,7 @@ def _same(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
 def _pointwise(known: Known, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> _Found:
     """Entries that meet are of one channel; tensors of fixed size fix what they meet."""
     rank, why = outputs[0].dim(), known.here(name)
-    found: Channels | None = None
+    common: Channels | None = None
     fixed = []
     for tensor in inputs:
         channels, shift = known.channels(tensor), rank - tensor.dim()
@@ -139,21 +139,21 @@ def _pointwise(known: Known, name: str, inputs: list[Tensor], outputs: list[Tens
             continue
         dim = channels.dim + shift
         own = Channels(dim, channels.labels)
-        if found is None:
-            found = own
-        elif dim == found.dim and len(own.labels) == len(found.labels):
-            known.ledger.unite(found.labels, own.labels, why)
-        elif dim == found.dim:  # one for all channels, as of attention to places
-            found = max(found, own, key=lambda c: len(c.labels))
+        if common is None:
+            common = own
+        elif dim == common.dim and len(own.labels) == len(common.labels):
+            known.ledger.unite(common.labels, own.labels, why)
+        elif dim == common.dim:  # one for all channels, as of attention to places
+            common = max(common, own, key=lambda c: len(c.labels))
         else:
             known.ledger.fix(channels.labels, f"operator {why} across channels")
             fixed.append((tensor, shift))
-    if found is None:
+    if common is None:
         return {}
     for tensor, shift in fixed:
-        if found.dim >= shift and tensor.shape[found.dim - shift] > 1:
-            known.ledger.fix(found.labels, f"meets a tensor of fixed size in {why}")
-    return {id(o): found for o in outputs if o.dim() == rank}
+        if common.dim >= shift and tensor.shape[common.dim - shift] > 1:
+            known.ledger.fix(common.labels, f"meets a tensor of fixed size in {why}")
+    return {id(o): common for o in outputs if o.dim() == rank}
 
 
 def _split(known: Known, args: Sequence[Any], outputs: list[Tensor]) -> _Found:
@@ -353,10 +353,10 @@ def _collapsed(known: Known, name: str, labels: Tensor, dims: set[int]) -> Chann
         return None
     if len(varying) == 1:
         (dim,) = varying
-        found = Channels(dim, labels.flatten())
+        channels = Channels(dim, labels.flatten())
         if name in _DIVIDES:
-            known.joined(found.labels)
-        return found
+            known.joined(channels.labels)
+        return channels
     if name in _DIVIDES:
         dim = known.divided(labels)
     else:

@@ -215,9 +215,9 @@ class _Tracer(TorchDispatchMode):
         for tensor in tensors(out) if computed else ():
             self._computed[tensor] = True
         if not self._inside:
-            found = propagate(self, func, args, kwargs, out)
+            channels = propagate(self, func, args, kwargs, out)
             for tensor in tensors(out):
-                self._channels[tensor] = found.get(id(tensor))
+                self._channels[tensor] = channels.get(id(tensor))
         return out
 
     @contextmanager

@@ -127,11 +127,11 @@ def files_below(folder: str | os.PathLike, suffixes: Sequence[str]) -> list[Path
 
     Hidden files and folders and contact sheets are left out.
     """
-    found = []
+    files = []
     for where, folders, names in os.walk(str(folder)):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(where, name) for name in names if _counts(name, suffixes)]
-    return sorted(found)
+        files += [Path(where, name) for name in names if _counts(name, suffixes)]
+    return sorted(files)
 
 
 def _counts(name: str, suffixes: Sequence[str]) -> bool:

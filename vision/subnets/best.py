@@ -431,9 +431,9 @@ def search_within(
         again = winner in measured
         if not again:
             measured[winner] = costs = bench.costs(winner)
-            found = {kind: figure(costs, kind) for kind in bounds}
-            told.append({"aimed_at": dict(aims), "predicted": predicted, "found": found})
-            known[winner] = {kind: found[kind] / bound for kind, bound in bounds.items()}
+            actual = {kind: figure(costs, kind) for kind in bounds}
+            told.append({"aimed_at": dict(aims), "predicted": predicted, "found": actual})
+            known[winner] = {kind: actual[kind] / bound for kind, bound in bounds.items()}
         worst = max(known[winner].values())
         if again and worst > 1 or 1 - _SLACK <= worst <= 1:
             break
@@ -498,10 +498,10 @@ def _winner(
     counted = [kind for kind in bounds if kind != "latency"]
     while True:
         try:
-            found = search(constraints=constraints(predictors, aims, known))
+            result = search(constraints=constraints(predictors, aims, known))
         except UnreachableError:  # predictions are wrong by more than the margin
             return bench.space.smallest()
-        ranked = sorted(found.evaluated, key=lambda item: item.scores)
+        ranked = sorted(result.evaluated, key=lambda item: item.scores)
         best = [item.architecture for item in ranked[:_WINNERS]]
         if not counted or best[0] in known:
             return best[0]

@@ -191,10 +191,10 @@ def search(
         if proposed:
             settings["at_once"] = 1 if isinstance(executor, SerialExecutor) else children
             settings["evaluations"] = population + generations * children
-            found = propose(space, objectives, sampler=sampler, **settings)
+            result = propose(space, objectives, sampler=sampler, **settings)
         else:
-            found = evolve_pareto(space, objectives, generations=generations, **settings)
-        return [item.architecture for item in found.front]
+            result = evolve_pareto(space, objectives, generations=generations, **settings)
+        return [item.architecture for item in result.front]
 
     agreement = None
     with as_before(bench.net):

@@ -70,8 +70,8 @@ class _Synced(_BatchNorm):
         if self.track_running_stats:
             steps = self.num_batches_tracked.add_(1)
             share = 1.0 / float(steps) if self.momentum is None else self.momentum
-            found = mean.detach(), variance.detach() * size / (size - 1)
-            for kept, new in zip((self.running_mean, self.running_var), found, strict=True):
+            moments = mean.detach(), variance.detach() * size / (size - 1)
+            for kept, new in zip((self.running_mean, self.running_var), moments, strict=True):
                 put(kept, where, torch.lerp(take(kept, 0, where), new.to(kept.dtype), share))
         return y.to(x.dtype)
 
