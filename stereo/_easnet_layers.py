@@ -24,7 +24,6 @@ from ..vision.fused import FusedConv2d, fold_batch_norm
 from ..vision.inference import convert
 from ..vision.layers import ConvNorm, DeformableConv2d, deformable_convolution
 from ..vision.ops import soft_argmin
-from ._easnet_published import BLOCKS, WIDTHS, expanded
 
 
 class _FusedChain(nn.Module):
@@ -84,12 +83,25 @@ class DilatedBlock(nn.Module):
 FINEST = 3
 """Image pixels per pixel of the finest features."""
 
+WIDTHS = (24, 32, 64, 128)
+"""Channels of the published stages."""
+
+BLOCKS = 4
+"""Of each of them."""
+
 Number = Value | int
 """Fixed, or dependent on choices."""
 
 _STRIDES = (FINEST, 2, 2, 2)
 
 _leaky_relu = partial(nn.LeakyReLU, 0.2)
+
+
+def expanded(in_channels: int, ratio: float) -> int:
+    """The multiple of 8 nearest to that many times the channels, at most a tenth below it."""
+    channels = in_channels * ratio
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def _quarter(in_channels: int, ratio: int) -> int:
