@@ -38,7 +38,7 @@ _WITHIN = {
     "nas.lid": "similarities:partitions",
     "nas.search": "pareto:evolution",
     "panorama": "outputs:infer",
-    "stereo": "callbacks:task",
+    "stereo": "callbacks:task easnet_light:easnet_elastic",
     "vision": "bfloat16:callbacks complexity:inputs",
     "vision.configs": "parts:task",
     "vision.hub": "card:sharing sources:create",

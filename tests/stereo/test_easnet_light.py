@@ -10,7 +10,7 @@ from supernet_tester import StereoSupernetTester, SupernetTester
 
 from vizoo.nas.supernet import search_space
 from vizoo.stereo._easnet_layers import peak_argmin
-from vizoo.stereo.easnet_light import EASNetLight, cosines
+from vizoo.stereo.easnet_elastic import EASNetLight, cosines
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.ops import soft_argmin
 

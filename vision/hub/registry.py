@@ -51,7 +51,7 @@ FAMILIES: dict[str, str] = {
     "easnet": "stereo.easnet",
     "easnet_elastic": "stereo.easnet_elastic",
     "easnet_scaled": "stereo.easnet_scaled",
-    "easnet_light": "stereo.easnet_light",
+    "easnet_light": "stereo.easnet_elastic",
     "fadnet": "stereo.fadnet",
     "image_classifier": "classification.backbones",
     "mbnet": "classification.spaces.mbnet",
