@@ -9,6 +9,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,8 +56,9 @@ def read(module: str, text: str) -> tuple[list[ast.Import | ast.ImportFrom], lis
     """The imports of a module, at its top or within functions, and the lines of bad style."""
     # Syntax of the oldest Python that the package runs on, whichever runs the tests.
     tree = ast.parse(text, module, feature_version=(3, 10))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    return found, _style(module, tree)
+    nodes = [*ast.walk(tree)]
+    found = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return found, _style(module, tree, nodes)
 
 
 def imports(module: str, file: Path, known: dict[str, Path]) -> set[str]:
@@ -211,11 +213,11 @@ assert vizoo.__version__
     assert done.returncode == 0, done.stderr
 
 
-def _style(module: str, tree: ast.Module) -> list[str]:
+def _style(module: str, tree: ast.Module, nodes: Sequence[ast.AST]) -> list[str]:
     """What style.md of this project forbids and a parser can see, as ``line: what``."""
     found = []
     prints = module.split(".")[0] in ("", "__main__", "cli")
-    for node in ast.walk(tree):
+    for node in nodes:
         called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
         if called == "eval" or (called == "print" and not prints):
             found.append(f"{node.lineno}: {called}()")
@@ -245,8 +247,8 @@ def test_style(root):
 def test_style_checker_sees():
     bad = "print(eval('1'))\ntry:\n    assert 1\nexcept:\n    pass\n"
     bad += "import warnings\nwarnings.filterwarnings('ignore')\n"
-    assert len(_style("vision.x", ast.parse(bad))) == 6
-    assert _style("cli.x", ast.parse("'''doc'''\nprint(1)")) == []
+    assert len(read("vision.x", bad)[1]) == 6
+    assert read("cli.x", "'''doc'''\nprint(1)")[1] == []
 
 
 def commands() -> dict[str, Command]:
