@@ -154,14 +154,13 @@ def _keep_onnx_operators() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _onnx_operators_are_read_once():
     """PyTorch parses the source of all of them for every file, which takes a second."""
-    formats = importlib.import_module("vizoo.vision._export_formats")
-    write = formats._onnx
+    write = torch.onnx.export
 
-    def onnx(*args, **settings):
+    def export(*args, **settings):
         _keep_onnx_operators()
         return write(*args, **settings)
 
-    with mock.patch.object(formats, "_onnx", onnx):
+    with mock.patch.object(torch.onnx, "export", export):
         yield
 
 
