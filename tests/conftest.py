@@ -25,6 +25,10 @@ import torch
 
 from vizoo.common.memory import keep_freed_memory
 
+# Where it is forbidden too: each process that tests start would compile the package's modules anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # Until all is collected: what imports make stays, and to look for garbage in it takes seconds.
 gc.disable()
 atexit.register(gc.unfreeze)  # libraries complain of what is left when Python ends
