@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import difflib
 import importlib.util
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.fx import config as fx_config
 from torch.nn import functional as F
 
 from ..common.extras import from_extra, installs
@@ -156,19 +154,6 @@ def _installed(module: str) -> bool:
     return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
-@contextlib.contextmanager
-def _without_stacks() -> Iterator[None]:
-    """PyTorch notes for each node where it was made: in a tenth of the time, with paths of here."""
-    config: Any = fx_config
-    before = getattr(config, "do_not_emit_stack_traces", False)
-    config.do_not_emit_stack_traces = True
-    try:
-        yield
-    finally:
-        config.do_not_emit_stack_traces = before
-
-
-@_without_stacks()
 def _program(job: Job) -> torch.export.ExportedProgram:
     shapes = None
     if job.axes is not None:
@@ -178,12 +163,11 @@ def _program(job: Job) -> torch.export.ExportedProgram:
     settings: Any = torch.fx.experimental._config
     with settings.patch(backed_size_oblivious=True):
         program = torch.export.export(job.net, job.inputs, dynamic_shapes=shapes)
-    for node in program.graph.nodes:  # of a PyTorch that notes them all the same
+    for node in program.graph.nodes:  # paths of this machine
         node.meta.pop("stack_trace", None)
     return program
 
 
-@_without_stacks()
 def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
     size = sum(x.numel() * x.element_size() for x in job.net.state_dict().values())
     if size > _LARGEST_ONNX:
