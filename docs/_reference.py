@@ -84,6 +84,7 @@ PUBLIC = {
     "vizoo.classification.ensemble_fit": "Fitting ensembles",
     "vizoo.classification.ensemble_file": "Ensembles on disk",
     "vizoo.mvs.evaluation": "Scores of clouds",
+    "vizoo.mvs.poses": "Poses that agree with the images",
     "vizoo.vision.health": "What works here",
     "vizoo.vision.io.ply": "Point clouds on disk",
     "vizoo.vision.hub.published": "Published checkpoints",

@@ -20,8 +20,8 @@ _SHARES = 1 / 40, 1 / 20, 1 / 11
 _SMOOTH_SHARES = 1 / 55, 1 / 30
 _LEAST = 5  # pixels
 # Of smooth depth, in thousandths of a correlation: what is less alike costs no more than _WORST, a
-# step of one plane between neighbours costs _STEP, a larger one _LEAP where both are equally bright
-# and half of it where their brightness differs by _EDGE.
+# step of one plane between neighbours costs _STEP (P1), a larger one _LEAP (P2) where both are
+# equally bright and half of it where their brightness differs by _EDGE.
 _WORST, _STEP, _LEAP, _EDGE = 500, 100, 2000, 0.05
 
 
@@ -138,7 +138,8 @@ def plane_sweep(
     near, far = 1 / depth_range[0], 1 / depth_range[1]
     alike = SourceCorrelation(images, intrinsics, extrinsics, windows)
     scores = map(alike.score, torch.linspace(far, near, planes).tolist())
-    index, peak = _smoothest(scores, planes, alike.reference[0, 0]) if smooth else _best(scores)
+    grey = alike.reference[0, 0]
+    index, peak = _smoothest(scores, planes, grey) if smooth else _best(scores, grey)
     before, best, after = peak
     bend = 2 * best - before - after
     offset = torch.where(bend > 1e-6, (after - before) / (2 * bend.clamp(min=1e-6)), 0)
@@ -150,14 +151,11 @@ def plane_sweep(
 _Peak = tuple[Tensor, Tensor, Tensor]  # the scores before, at and after the best plane
 
 
-def _best(scores: Iterable[Tensor]) -> tuple[Tensor, _Peak]:
+def _best(scores: Iterable[Tensor], grey: Tensor) -> tuple[Tensor, _Peak]:
     """Each pixel's best plane; of all scores only its own and its neighbours' are kept."""
-    best = last = before = after = index = torch.empty(0)
+    best = last = before = after = torch.full_like(grey, -2)
+    index = torch.full_like(grey, -2, dtype=torch.long)
     for plane, score in enumerate(scores):
-        if plane == 0:
-            best, last = torch.full_like(score, -2), torch.full_like(score, -2)
-            before, after = last.clone(), last.clone()
-            index = torch.full_like(score, -2, dtype=torch.long)
         after = torch.where(index == plane - 1, score, after)
         better = score > best
         before, best = torch.where(better, last, before), torch.where(better, score, best)
@@ -213,7 +211,7 @@ class PlaneSweep(nn.Module):
     Args:
         planes: see there.
         windows: see there.
-        smooth: see there.
+        smooth: see there; here it is the default.
     """
 
     def __init__(

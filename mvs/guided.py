@@ -1,7 +1,7 @@
 """A network guided by a plane sweep: the sweep finds what has texture, the network the rest.
 
-What each finds is weighed pixel by pixel by a second, small network, which also says how sure it
-is.
+Poses are first made to agree with the images (`refine_poses`), and the depth belongs to those. What
+each finds is weighed pixel by pixel by a second, small network, which also says how sure it is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAT = 0.02  # deviation of brightness below which there is little to see
 
 
 class Guided(nn.Module):
-    """Starts a network from the depth of a plane sweep, and fuses what both find.
+    """Refines poses, starts a network from the depth of a plane sweep, and fuses what both find.
 
     Args:
         net: called as `DispMVS` is, with a depth to start from.

@@ -102,8 +102,8 @@ class MVSPredictor:
             `vizoo.mvs.classical.PlaneSweep()` matches without one.
         device: see there.
         dtype: see there, for the convolutions; geometry is always computed in float32.
-        guided: start from a plane sweep and fuse what both find, see `Guided`: more accurate, and
-            several times slower. None: the default model is, others are not.
+        guided: refine poses, start from a plane sweep and fuse what both find, see `Guided`: more
+            accurate, and several times slower. None: the default model is, others are not.
 
     Attributes:
         guided: whether it is.

@@ -22,6 +22,7 @@ _TURN, _SHIFT = 0.003, 0.02
 # shifts them, which no pose explains.
 _PATCHES = 5000
 _HELD = 10  # what a patch's depth itself counts for: its logarithm, an error of 0.3 of it
+_LEAST_MOVE = 0.15  # pixels, in the median: below it right poses are moved by what depth errs
 
 
 @torch.inference_mode()
@@ -33,7 +34,7 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
     patch's epipolar line may be its depth's; what is left is the poses'. All poses are found
     together by Gauss-Newton steps, each patch's depth eliminated from the equations (as in bundle
     adjustment: Triggs et al., "Bundle Adjustment - A Modern Synthesis", 1999), and are held near
-    what is given.
+    what is given. A camera whose view would hardly move stays as it is.
 
     Args:
         images: (V, 3, H, W), RGB in [0, 1], V at least 2.
@@ -42,13 +43,14 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
         depth: (h, w), of the first view, more than 0; rough depth at a smaller size will do.
 
     Returns:
-        Extrinsics (V, 4, 4), the first as it was.
+        Extrinsics (V, 4, 4), the first as it was; all, where the images hold a NaN.
     """
-    poses = relative_pose(extrinsics[:1].double(), extrinsics[1:].double())
+    given = poses = relative_pose(extrinsics[:1].double(), extrinsics[1:].double())
     distance = poses[:, :3, 3].norm(dim=1, keepdim=True).clamp(min=1e-9)
     deviation = torch.cat((torch.full_like(distance, _TURN), _SHIFT * distance), 1)
     stiffness = deviation.pow(-2).repeat_interleave(3, 1)  # (S, 6)
     moved = torch.zeros_like(stiffness)
+    level = None
     least = -(-max(images.shape[-2:]) // _LONGEST)
     for reduction in _REDUCTIONS:
         if min(images.shape[-2:]) < _WINDOW * least * reduction:
@@ -61,7 +63,12 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
             change = torch.linalg.solve(matrix, vector).view_as(moved)
             moved = moved + change
             poses = torch.linalg.matrix_exp(_twist(change)) @ poses
-    return torch.cat((extrinsics[:1], (poses @ extrinsics[0].double()).to(extrinsics)))
+    if level is None:
+        return extrinsics
+    shown, shown_before = level.pixels(poses)[0], level.pixels(given)[0]
+    moves = (shown - shown_before).norm(dim=1).median(1).values >= _LEAST_MOVE
+    found = torch.cat((extrinsics[:1], (poses @ extrinsics[0].double()).to(extrinsics)))
+    return torch.where(F.pad(moves, (1, 0))[:, None, None], found, extrinsics)
 
 
 class _Level:
@@ -69,12 +76,13 @@ class _Level:
 
     def __init__(self, images: Tensor, intrinsics: Tensor, depth: Tensor, reduction: int) -> None:
         grey = brightness(F.avg_pool2d(images.float(), reduction))
+        grey = grey - grey.mean()
         self.size = height, width = grey.shape[-2:]
         scaled = resize_intrinsics(intrinsics, 1 / reduction, 1 / reduction).double()
         inverse = F.interpolate(1 / depth[None, None].float(), self.size, mode="bilinear")
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-        pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(inverse)
-        self.points = invert_intrinsics(scaled[0]).float() @ pixels / inverse.flatten()  # (3, H W)
+        pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(scaled)
+        self.points = invert_intrinsics(scaled[0]) @ pixels / inverse.flatten()  # (3, H W)
         self.intrinsics = scaled[1:]  # (S, 3, 3)
         self.reference, _ = _normalised(grey[:1])
         slope_x = F.pad(grey[1:, :, :, 2:] - grey[1:, :, :, :-2], (1, 1)) / 2
@@ -83,10 +91,9 @@ class _Level:
 
     def equations(self, poses: Tensor) -> tuple[Tensor, Tensor]:
         """Matrix (6 S, 6 S) and vector (6 S) of how cameras turn (3) and move (3) next."""
-        moved = poses.float()
-        points = moved[:, :3, :3] @ self.points + moved[:, :3, 3:]
-        tensor, shift = self._shifts(points)
-        centres = _centres(points.unflatten(2, self.size)).flatten(2).double()  # (S, 3, N)
+        at, points = self.pixels(poses)
+        tensor, shift = self._shifts(at, points[:, 2])
+        centres = _centres(points.unflatten(2, self.size)).flatten(2)  # (S, 3, N)
         # What the move of a point (3) does to its pixel (2).
         ahead = centres[:, 2:].clamp(min=1e-6)
         project = self.intrinsics[:, :2, :, None] / ahead[:, None]
@@ -107,19 +114,24 @@ class _Level:
         strength = _PATCHES / max(1, len(depth))
         return strength * matrix, strength * vector
 
-    def _shifts(self, points: Tensor) -> tuple[Tensor, Tensor]:
+    def pixels(self, poses: Tensor) -> tuple[Tensor, Tensor]:
+        """Where sources show the reference's points: pixels (S, 2, H W) and points (S, 3, H W)."""
+        points = poses[:, :3, :3] @ self.points + poses[:, :3, 3:]
+        projected = self.intrinsics @ points
+        return projected[:, :2] / projected[:, 2:].clamp(min=1e-6), points
+
+    def _shifts(self, at: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
         """What the images say of the patches' shifts.
 
         Args:
-            points: (S, 3, H W), the reference's, in the sources' frames.
+            at: (S, 2, H W), where the sources show the reference's points, pixels.
+            ahead: (S, H W), how far before the sources those are.
 
         Returns:
             The normal equations of the shifts, pixels: (S, 2, 2, N) and (S, 2, N).
         """
-        projected = self.intrinsics.float() @ points
-        at = projected[:, :2] / projected[:, 2:].clamp(min=1e-6)
         grid = (2 * at + 1) / at.new_tensor(self.size[::-1]).view(2, 1) - 1
-        grid = grid.mT.unflatten(1, self.size)
+        grid = grid.mT.unflatten(1, self.size).float()
         warped = F.grid_sample(self.sources, grid, align_corners=False)
         source, deviation = _normalised(warped[:, :1])
         slopes = warped[:, 1:] / deviation
@@ -127,7 +139,7 @@ class _Level:
         missing = self.reference - source
         told = torch.cat((self.reference * source, slopes**2, across, slopes * missing), 1)
         alike, xx, yy, xy, x, y = _centres(box_mean(told, _WINDOW)).flatten(2).double().unbind(1)
-        seen = (grid.abs().amax(-1) < 1) & (projected[:, 2].view(-1, *self.size) > 0)
+        seen = (grid.abs().amax(-1) < 1) & (ahead.unflatten(1, self.size) > 0)
         wholly = _centres(box_mean(seen[:, None].float(), _WINDOW)).flatten(1) > 0.99
         weight = (alike.clamp(min=0) ** 2 * wholly)[:, None]
         tensor = weight * torch.stack((xx, xy, xy, yy), 1)
@@ -143,7 +155,7 @@ def _centres(values: Tensor) -> Tensor:
 def _normalised(grey: Tensor) -> tuple[Tensor, Tensor]:
     """Brightness without a patch's mean and contrast, and the contrast."""
     mean, variance = moments(grey, _WINDOW)
-    deviation = variance.clamp(min=0).sqrt() + _FLAT
+    deviation = variance.sqrt() + _FLAT
     return (grey - mean) / deviation, deviation
 
 

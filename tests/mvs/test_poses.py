@@ -30,7 +30,7 @@ def depth(textured_views):
     return torch.where(known, truth, truth[known].median())
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 2, 4, 5])
 def off(request, textured_views):
     return PoseError(0.2, 0.005)(textured_views, torch.Generator().manual_seed(request.param))
 
@@ -53,12 +53,26 @@ def test_rough_depth_will_do(textured_views, off):
     assert after.mean() < 0.8 * before.mean()
 
 
-def test_right_poses_stay(textured_views, depth):
+@pytest.mark.parametrize("error", [None, 3])
+def test_right_poses_stay(textured_views, depth, error):
     views = views_of(textured_views)
-    refined = refine_poses(*views, depth)
-    assert turned(refined, views[2]).max() < 0.03
-    distance = views[2][1:, :3, 3].norm(dim=1)
-    assert ((refined - views[2])[1:, :3, 3].norm(dim=1) < 0.01 * distance).all()
+    if error is not None:  # of about 0.001 degrees
+        generator = torch.Generator().manual_seed(error)
+        views[2] = PoseError(0.2, 0.005)(textured_views, generator)["extrinsics"]
+    assert torch.equal(refine_poses(*views, depth), views[2])
+
+
+def test_a_pixel_that_is_none_leaves_poses_alone(off, depth):
+    images, intrinsics, extrinsics = views_of(off)
+    images = images.clone()
+    images[0, :, 40, 60] = torch.nan
+    assert torch.equal(refine_poses(images, intrinsics, extrinsics, depth), extrinsics)
+
+
+def test_autocast_changes_nothing(off, depth):
+    refined = refine_poses(*views_of(off), depth)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(refine_poses(*views_of(off), depth), refined)
 
 
 def test_what_depth_explains_is_not_the_poses(textured_views, depth, monkeypatch):
@@ -87,11 +101,12 @@ def test_where_images_tell_nothing_poses_stay(textured_views, depth, kind):
         torch.testing.assert_close(refined, extrinsics)
 
 
-def test_types_and_sizes(textured_views, depth):
-    images, intrinsics, extrinsics = views_of(textured_views)
+def test_types_and_sizes(off, depth):
+    images, intrinsics, extrinsics = views_of(off)
     single = refine_poses(images, intrinsics, extrinsics, depth)
     double = refine_poses(*(x.double() for x in (images, intrinsics, extrinsics, depth)))
     assert double.dtype == torch.float64
     torch.testing.assert_close(double.float(), single, rtol=1e-4, atol=1e-4)
     odd = refine_poses(images[..., :95, :127], intrinsics, extrinsics, depth[:95, :127])
-    torch.testing.assert_close(odd, single, rtol=0, atol=0.01)
+    torch.testing.assert_close(odd, single, rtol=0, atol=2e-3)
+    assert not torch.allclose(extrinsics, single, rtol=0, atol=2e-3)
