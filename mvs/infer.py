@@ -49,7 +49,7 @@ class MVSResult:
         confidence: (H, W) float32 in [0, 1]: guided, the chance that the depth is within 5 % of
             the truth; else see `vizoo.mvs.confidence.depth_confidence`.
         image: (H, W, 3) uint8 RGB.
-        intrinsics, extrinsics: (3, 3) and (4, 4), of the view.
+        intrinsics, extrinsics: (3, 3) and (4, 4), of the view, as given.
     """
 
     depth: np.ndarray

@@ -65,8 +65,8 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
             poses = torch.linalg.matrix_exp(_twist(change)) @ poses
     if level is None:
         return extrinsics
-    shown, shown_before = level.pixels(poses)[0], level.pixels(given)[0]
-    moves = (shown - shown_before).norm(dim=1).median(1).values >= _LEAST_MOVE
+    shift = level.pixels(poses)[0] - level.pixels(given)[0]
+    moves = shift.norm(dim=1).median(1).values >= _LEAST_MOVE
     found = torch.cat((extrinsics[:1], (poses @ extrinsics[0].double()).to(extrinsics)))
     return torch.where(F.pad(moves, (1, 0))[:, None, None], found, extrinsics)
 
