@@ -49,10 +49,13 @@ class SourceCorrelation:
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(grey)
         poses = relative_pose(extrinsics[:1], extrinsics[1:]).to(grey)
+        # Sources are sampled at pixels in units of half of the picture, from its middle.
+        middle = [[2 / width, 0, 1 / width - 1], [0, 2 / height, 1 / height - 1], [0, 0, 1]]
         intrinsics = intrinsics.to(grey)
-        turned = intrinsics[1:] @ poses[:, :3, :3] @ invert_intrinsics(intrinsics[0])
+        sampled = grey.new_tensor(middle) @ intrinsics[1:]
+        turned = sampled @ poses[:, :3, :3] @ invert_intrinsics(intrinsics[0])
         self.directions = turned @ pixels  # (S, 3, H W)
-        self.shifts = intrinsics[1:] @ poses[:, :3, 3:]  # (S, 3, 1)
+        self.shifts = sampled @ poses[:, :3, 3:]  # (S, 3, 1)
 
     def __call__(self, inverse: Tensor | float) -> Tensor:
         """Correlations (windows, S, H, W) at an inverse depth, (H, W) or one for all pixels.
@@ -60,17 +63,16 @@ class SourceCorrelation:
         They are in [-1, 1]; a flat window counts as 0; where the source does not see the point it
         is -1.
         """
-        height, width = self.reference.shape[-2:]
+        size = self.reference.shape[-2:]
         inverse = inverse.flatten() if isinstance(inverse, Tensor) else inverse
         points = self.directions + inverse * self.shifts
         ahead = points[:, 2:]
-        at = points[:, :2] / ahead.clamp(min=1e-6)
-        grid = (2 * at + 1) / at.new_tensor([width, height]).view(2, 1) - 1
-        grid = grid.mT.reshape(-1, height, width, 2)
+        grid = points[:, :2] / ahead.clamp(min=1e-6)
+        outside = (grid.abs().amax(1) > 1) | (ahead[:, 0] <= 0)
+        grid = grid.mT.unflatten(1, size)
         warped = F.grid_sample(self.sources, grid, align_corners=False)
-        outside = (grid.abs().amax(-1) > 1) | (ahead.view(-1, height, width) <= 0)
-        alike = [correlation(self.reference, warped, *about) for about in self.moments]
-        return torch.stack(alike)[:, :, 0].masked_fill(outside, -1)
+        alike = [correlation(self.reference, warped, *about)[:, 0] for about in self.moments]
+        return torch.stack(alike).masked_fill_(outside.unflatten(1, size), -1)
 
     def score(self, inverse: Tensor | float) -> Tensor:
         """The windows' mean (H, W) in the better half of the sources, see `better_half`."""
@@ -79,7 +81,13 @@ class SourceCorrelation:
 
 def better_half(alike: Tensor) -> Tensor:
     """The mean (..., H, W) over half of the sources (..., S, H, W): some may not see a point."""
-    return alike.topk((alike.shape[-3] + 1) // 2, dim=-3).values.mean(-3)
+    best: list[Tensor] = []  # kept in order: several times as fast as `topk`
+    for rest in alike.unbind(-3):
+        for place, kept in enumerate(best):
+            best[place], rest = torch.maximum(kept, rest), torch.minimum(kept, rest)
+        if 2 * len(best) < alike.shape[-3]:
+            best.append(rest)
+    return torch.stack(best).mean(0)
 
 
 def usual_windows(height: int, width: int, *, smooth: bool = False) -> list[int]:
@@ -169,9 +177,11 @@ def _smoothest(scores: Iterable[Tensor], planes: int, grey: Tensor) -> tuple[Ten
 
     Everything is counted in whole numbers of 16 bits: a sum stays below 4 (_WORST + _LEAP).
     """
-    costs = torch.empty(*grey.shape, planes, dtype=torch.int16, device=grey.device)
-    for plane, score in enumerate(scores):
-        costs[..., plane] = (1000 * (1 - score)).clamp(max=_WORST).round()
+    slices = torch.empty(planes, *grey.shape, dtype=torch.int16, device=grey.device)
+    for cost, score in zip(slices, scores, strict=True):
+        cost.copy_((1000 * (1 - score)).clamp_(max=_WORST).round_())
+    costs = slices.permute(1, 2, 0).contiguous()
+    del slices
     totals = torch.zeros_like(costs)
     for axis in (0, 1):
         leaps = _LEAP / (1 + grey.diff(dim=axis).abs() / _EDGE)

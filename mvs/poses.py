@@ -65,8 +65,8 @@ def refine_poses(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth: 
             poses = torch.linalg.matrix_exp(_twist(change)) @ poses
     if level is None:
         return extrinsics
-    shift = level.pixels(poses)[0] - level.pixels(given)[0]
-    moves = shift.norm(dim=1).median(1).values >= _LEAST_MOVE
+    shift = level.seen(poses)[0] - level.seen(given)[0]
+    moves = torch.hypot(*shift.unbind(1)).median(1).values >= _LEAST_MOVE
     found = torch.cat((extrinsics[:1], (poses @ extrinsics[0].double()).to(extrinsics)))
     return torch.where(F.pad(moves, (1, 0))[:, None, None], found, extrinsics)
 
@@ -75,7 +75,7 @@ class _Level:
     """The views at one size, and the equations of their poses."""
 
     def __init__(self, images: Tensor, intrinsics: Tensor, depth: Tensor, reduction: int) -> None:
-        grey = brightness(F.avg_pool2d(images.float(), reduction))
+        grey = F.avg_pool2d(brightness(images.float()), reduction)
         grey = grey - grey.mean()
         self.size = height, width = grey.shape[-2:]
         scaled = resize_intrinsics(intrinsics, 1 / reduction, 1 / reduction).double()
@@ -83,6 +83,7 @@ class _Level:
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         pixels = torch.stack((x, y, torch.ones_like(x))).flatten(1).to(scaled)
         self.points = invert_intrinsics(scaled[0]) @ pixels / inverse.flatten()  # (3, H W)
+        self.centres = _centres(self.points.unflatten(1, self.size)).flatten(1)  # (3, N)
         self.intrinsics = scaled[1:]  # (S, 3, 3)
         self.reference, _ = _normalised(grey[:1])
         slope_x = F.pad(grey[1:, :, :, 2:] - grey[1:, :, :, :-2], (1, 1)) / 2
@@ -91,9 +92,8 @@ class _Level:
 
     def equations(self, poses: Tensor) -> tuple[Tensor, Tensor]:
         """Matrix (6 S, 6 S) and vector (6 S) of how cameras turn (3) and move (3) next."""
-        at, points = self.pixels(poses)
-        tensor, shift = self._shifts(at, points[:, 2])
-        centres = _centres(points.unflatten(2, self.size)).flatten(2)  # (S, 3, N)
+        tensor, shift = self._shifts(*self.seen(poses))
+        centres = _moved(poses[:, :3], self.centres)  # (S, 3, N)
         # What the move of a point (3) does to its pixel (2).
         ahead = centres[:, 2:].clamp(min=1e-6)
         project = self.intrinsics[:, :2, :, None] / ahead[:, None]
@@ -114,11 +114,11 @@ class _Level:
         strength = _PATCHES / max(1, len(depth))
         return strength * matrix, strength * vector
 
-    def pixels(self, poses: Tensor) -> tuple[Tensor, Tensor]:
-        """Where sources show the reference's points: pixels (S, 2, H W) and points (S, 3, H W)."""
-        points = poses[:, :3, :3] @ self.points + poses[:, :3, 3:]
-        projected = self.intrinsics @ points
-        return projected[:, :2] / projected[:, 2:].clamp(min=1e-6), points
+    def seen(self, poses: Tensor) -> tuple[Tensor, Tensor]:
+        """Where sources show the reference's points, pixels (S, 2, H W), and their depth there."""
+        projected = _moved(self.intrinsics @ poses[:, :3], self.points)
+        ahead = projected[:, 2]
+        return projected[:, :2] / ahead[:, None].clamp(min=1e-6), ahead
 
     def _shifts(self, at: Tensor, ahead: Tensor) -> tuple[Tensor, Tensor]:
         """What the images say of the patches' shifts.
@@ -150,6 +150,12 @@ def _centres(values: Tensor) -> Tensor:
     """What stands at the centres of the patches, of maps (..., H, W)."""
     edge = _WINDOW // 2
     return values[..., edge:-edge:_STRIDE, edge:-edge:_STRIDE]
+
+
+def _moved(matrices: Tensor, points: Tensor) -> Tensor:
+    """Points (3, N) under each of some matrices (S, 3, 4): (S, 3, N)."""
+    turned = matrices[..., :3].flatten(0, 1) @ points
+    return turned.unflatten(0, (-1, 3)) + matrices[..., 3:]
 
 
 def _normalised(grey: Tensor) -> tuple[Tensor, Tensor]:

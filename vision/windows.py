@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import cv2
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d
+from torch.nn.functional import avg_pool2d, threshold
 
 __all__ = ["box_mean", "brightness", "correlation", "moments"]
 
@@ -64,9 +66,8 @@ def correlation(first: Tensor, second: Tensor, window: int, known: Moments | Non
     """
     (mean, variance), (other, spread) = known or moments(first, window), moments(second, window)
     covariance = box_mean(first * second, window) - mean * other
-    deviations = (variance * spread).sqrt()
-    alike = torch.where(deviations > _FLAT, covariance / deviations.clamp(min=_FLAT), 0)
-    return alike.clamp(-1, 1)
+    deviations = threshold((variance * spread).sqrt(), _FLAT, math.inf)
+    return (covariance / deviations).clamp(-1, 1)
 
 
 def _inside(size: int, half: int) -> Tensor:

@@ -52,6 +52,13 @@ def test_of_several_windows_the_mean_counts(textured_views):
     torch.testing.assert_close(both.score(0.5), better_half((small + large) / 2))
 
 
+@pytest.mark.parametrize("sources", [1, 2, 3, 4, 7])
+def test_the_better_half_is_that_of_a_sort(sources):
+    alike = torch.rand(2, sources, 3, 5).mul(8).round()  # with ties
+    ranked = alike.sort(dim=1, descending=True).values
+    torch.testing.assert_close(better_half(alike), ranked[:, : -(-sources // 2)].mean(1))
+
+
 def test_windows_grow_with_the_picture(textured_views):
     few = functools.partial(sweep, textured_views, planes=8)
     small, large = few(windows=(5, 9)), few()
