@@ -152,7 +152,8 @@ class PanoramaResult:
         Raises:
             ValueError: an unknown format, or one that cannot hold these depths.
 
-        Warns (``UserWarning``) where a PNG that was not asked for by name cannot hold them.
+        Warns (``UserWarning``) where a PNG that was not asked for by name cannot hold them, and of
+        files of this name that an earlier call wrote and this one did not.
         """
         folder, furthest = Path(folder), self.depth.max()
         if formats is None:
@@ -184,6 +185,10 @@ class PanoramaResult:
         arrays = mesh.vertices.numpy(), mesh.triangles.numpy(), _bytes(mesh.colours)
         write_mesh(target("mesh.ply"), *arrays)
         write_image(target("preview.png"), self.preview())
+        paths = [folder / f"{name}_depth.{form}" for form in FORMATS]
+        left = [str(path) for path in paths if path not in written and path.exists()]
+        if left:
+            warnings.warn(f"of an earlier run, not of this one: {', '.join(left)}", stacklevel=2)
         return written
 
     @property

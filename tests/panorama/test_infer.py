@@ -88,6 +88,14 @@ def test_files_hold_the_depth(result, tmp_path, small_views):
     ]
 
 
+def test_files_of_an_earlier_result_are_named(result, tmp_path, small_views):
+    for old in ("box_depth.npy", "box_cloud.ply", "other_depth.png"):
+        (tmp_path / old).touch()
+    with pytest.warns(UserWarning, match=r"not of this one: \S+box_depth\.npy$") as said:
+        result.save(tmp_path, "box", formats=["exr"])
+    assert len(said) == 1
+
+
 def test_preview_looks_ahead(result):
     """The wall ahead in the middle, the right one on the right, the ceiling above."""
     picture = result.preview((60, 80)).astype(int)
