@@ -135,8 +135,8 @@ class MVSPredictor:
     def __call__(
         self,
         images: Sequence[ImageLike],
-        intrinsics: Tensor,
-        extrinsics: Tensor,
+        intrinsics: Tensor | np.ndarray,
+        extrinsics: Tensor | np.ndarray,
         depth_range: tuple[float, float] | None = None,
         *,
         seed: int = 0,
@@ -147,7 +147,8 @@ class MVSPredictor:
             images: two or more of one size: paths, uint8 or uint16 arrays, (H, W, 3) RGB or (H, W)
                 grey, or (3, H, W) tensors in [0, 1]. Files are taken as they are stored, whatever
                 orientation EXIF notes.
-            intrinsics: (V, 3, 3), pixels of these images; on any device, as are the extrinsics.
+            intrinsics: (V, 3, 3), pixels of these images; a tensor on any device or an array, as
+                are the extrinsics.
             extrinsics: (V, 4, 4), world to camera.
             depth_range: least and greatest depth; None guesses them, see
                 `vizoo.datasets.mvs.derive_range`.
@@ -161,6 +162,7 @@ class MVSPredictor:
         """
         if len(images) < 2:
             raise ValueError(f"depth needs two views at least, got {len(images)}")
+        intrinsics, extrinsics = torch.as_tensor(intrinsics), torch.as_tensor(extrinsics)
         for name, matrices, side in (("intrinsics", intrinsics, 3), ("extrinsics", extrinsics, 4)):
             wanted = (len(images), side, side)
             if matrices.shape != wanted:

@@ -78,6 +78,8 @@ def test_one_view(scene, oracle, tmp_path):
     again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
     assert again != result and result in [again, result]
+    loaded = predictor(arrays, intrinsics.double().numpy(), extrinsics.double().numpy(), (1.0, 6.0))
+    np.testing.assert_array_equal(loaded.confidence, again.confidence)
 
 
 def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
