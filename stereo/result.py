@@ -38,7 +38,7 @@ _ENDINGS = tuple(
 Calibration = StereoCalibration | str | os.PathLike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StereoResult:
     """What was found for one pair."""
 

@@ -393,6 +393,12 @@ def test_names_of_results(pair):
     assert predictor(*map(read_pixels, pair)).name == "pair"
 
 
+def test_results_are_told_apart(pair):
+    predictor = vizoo.StereoPredictor(Ramp())
+    first, second = predictor(*pair), predictor(*pair)
+    assert first != second and second in [first, second] and len({first, second}) == 2
+
+
 def test_a_calibration_by_its_file(pair, tmp_path):
     write_calibration(tmp_path / "calib.txt", CAMERA)
     result = vizoo.StereoPredictor(Ramp())(*pair)
