@@ -13,6 +13,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -396,7 +397,7 @@ def _whole(scale: float | str, height: int, width: int) -> float:
     """The scale that a pair is matched at in the end, which is not always the first."""
     if scale == "auto":
         return 1.0
-    if not (isinstance(scale, (int, float)) and 0 < scale <= 1):
+    if not (isinstance(scale, Real) and 0 < scale <= 1):
         raise ValueError(f"scale is above 0 and at most 1, or 'auto', not {scale!r}")
     if min(height, width) * scale < min(_SMALLEST, height, width):
         raise ValueError(

@@ -327,6 +327,10 @@ def test_scales_that_are_none(pair, scale):
         vizoo.StereoPredictor(Ramp())(*pair, scale=scale)
 
 
+def test_a_scale_of_numpy(pair):
+    assert vizoo.StereoPredictor(Ramp())(*pair, scale=np.float32(0.5)).scale == 0.5
+
+
 def test_a_real_network_gets_near_things_back():
     """Its own disparities end far below these."""
     left, right = shifted(130)
