@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from ..common.arguments import checked
-from ..common.files import read_json, write_json
+from ..common.files import few, read_json, write_json
 from ..common.summaries import item_summary, run_summary
 from ..common.system import installed_version
 from ..datasets.files import check_choice
@@ -113,7 +113,8 @@ def reconstruct(
             nothing is left after fusion (the message says which filter removed how many).
         ImportError: Open3D is needed and cannot be had.
 
-    Warns (``UserWarning``) of what was assumed, and of what could not be read.
+    Warns (``UserWarning``) of what was assumed, of what could not be read, and of depth of other
+    views in the folder.
     """
     out = Path(out)
     if views < 2:
@@ -133,6 +134,7 @@ def reconstruct(
     }
     plan = _plan_views(scene, views, settings, None if restart else out, report)
     _say_ranges(scene, plan)
+    _say_others(out, plan)
     scene = _settled(scene, plan)
     fusible = any(source in plan for index in plan for source in scene.sources(index))
     chosen = _thresholds(scene, plan, thresholds) if fusible else None
@@ -257,6 +259,15 @@ def _say_ranges(scene: Scene, plan: dict[int, _Planned]) -> None:
         "Scene.with_range, or --range, sets it",
         stacklevel=3,
     )
+
+
+def _say_others(out: Path, plan: dict[int, _Planned]) -> None:
+    planned = {entry.file for entry in plan.values()}
+    if others := sorted({mark.stem for mark in (out / "views").glob("*.json")} - planned):
+        warnings.warn(
+            f"{out}: depth of an earlier run, not of this one, stays there: {few(others)}",
+            stacklevel=3,
+        )
 
 
 def _compute(

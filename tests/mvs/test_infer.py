@@ -385,6 +385,14 @@ def test_only_files_of_an_earlier_run_go(scene, oracle, tmp_path):
     assert not mesh.exists() and (tmp_path / "cloud.ply").is_file()
 
 
+def test_views_of_another_scene_in_the_folder_are_named(scene, oracle, tmp_path):
+    (tmp_path / "views").mkdir()
+    for name in ("00000000", "cam0.a"):
+        (tmp_path / "views" / f"{name}.json").write_text("{}")
+    with pytest.warns(UserWarning, match=r"not of this one, stays there: cam0\.a$"):
+        reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
+
+
 class NotFinite(nn.Module):
     def forward(self, images, *cameras, generator):
         return torch.full_like(images[:, 0, :1], torch.nan)
