@@ -11,6 +11,7 @@ Example:
 from __future__ import annotations
 
 import os
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from ..common.devices import choose_device, choose_dtype
 from ..common.summaries import spread
-from ..datasets.mvs.cameras import lift
+from ..datasets.mvs.cameras import lift, rounding_note
 from ..datasets.mvs.scene import Scene, View
 from ..vision.hub.create import load_network
 from ..vision.inference import check_prediction, optimize, standalone
@@ -159,6 +160,8 @@ class MVSPredictor:
             FileNotFoundError: there is no such image.
             ValueError: fewer than two views, images of several sizes, wrong cameras or range, or
                 the network's output is not finite.
+
+        Warns (``UserWarning``) of cameras so far from the origin that float32 moves them.
         """
         if len(images) < 2:
             raise ValueError(f"depth needs two views at least, got {len(images)}")
@@ -169,6 +172,8 @@ class MVSPredictor:
                 raise ValueError(f"{name} must be {wanted}, got {tuple(matrices.shape)}")
         if depth_range is not None and not 0 < depth_range[0] < depth_range[1] < float("inf"):
             raise ValueError(f"depth range {depth_range[0]:g} to {depth_range[1]:g} is none")
+        if note := rounding_note(extrinsics.detach().cpu()):
+            warnings.warn(note, stacklevel=2)
         given = [i for i, one in enumerate(images) if not isinstance(one, (str, os.PathLike))]
         opened = iter(as_views([images[i] for i in given], [f"view {i}" for i in given]))
         views = []

@@ -27,12 +27,14 @@ __all__ = [
     "range_from_points",
     "relative_pose",
     "resize_intrinsics",
+    "rounding_note",
     "scale_intrinsics",
     "upright",
 ]
 
 # Files print rotations with as few as three decimals.
 _ROTATION_TOLERANCE = 5e-3
+_COARSE = 1e-3  # of the cameras' distance from their middle, by which rounding may move them
 
 
 def check_camera(intrinsics: Tensor, extrinsics: Tensor, where: str | Sequence[str] = "") -> None:
@@ -176,6 +178,20 @@ def relative_pose(extrinsics_a: Tensor, extrinsics_b: Tensor) -> Tensor:
 def camera_centre(extrinsics: Tensor) -> Tensor:
     """Return where the cameras stand in the world, (..., 3)."""
     return invert_pose(extrinsics)[..., :3, 3]
+
+
+def rounding_note(extrinsics: Tensor) -> str | None:
+    """Say where cameras (V, 4, 4) stand so far from the origin that float32 moves them apart."""
+    centres = camera_centre(extrinsics.double())
+    far = float(centres.norm(dim=1).max())
+    spread = float((centres - centres.mean(0)).norm(dim=1).median())
+    step = far * torch.finfo(torch.float32).eps
+    if step <= _COARSE * spread:
+        return None
+    return (
+        f"the cameras stand {far:.3g} from the origin and {spread:.3g} from their middle: float32 "
+        f"rounds such positions to {step:.2g}, which spoils depth; subtract one offset from all"
+    )
 
 
 def project(points: Tensor, intrinsics: Tensor, extrinsics: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from ...common.files import few
 from ...vision.io.pairing import images_in
 from ..files import check_choice, expand_path
 from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
+from .cameras import rounding_note
 from .colmap_model import find_model
 from .dataset import MVSDataset
 from .scene import Scene
@@ -101,6 +105,8 @@ def open_scene(
     Raises:
         FileNotFoundError: files are missing; the message names them.
         ValueError: the layout is not known, or a file is wrong; the message names it.
+
+    Warns (``UserWarning``) of cameras so far from the origin that float32 moves them.
     """
     check_choice("range form", range_form, RANGE_FORMS)
     if layout is not None:
@@ -118,7 +124,10 @@ def open_scene(
         bare = path.is_dir() and images_in(path)
         looked += "; of photographs without cameras COLMAP finds these" if bare else ""
         raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
-    return LAYOUTS[layout].opens(path, range_form)
+    scene = LAYOUTS[layout].opens(path, range_form)
+    if note := rounding_note(torch.stack([view.extrinsics for view in scene.views])):
+        warnings.warn(f"{path}: {note}", stacklevel=2)
+    return scene
 
 
 class SceneFolders(MVSDataset):

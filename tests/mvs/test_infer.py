@@ -80,6 +80,9 @@ def test_one_view(scene, oracle, tmp_path):
     assert again != result and result in [again, result]
     loaded = predictor(arrays, intrinsics.double().numpy(), extrinsics.double().numpy(), (1.0, 6.0))
     np.testing.assert_array_equal(loaded.confidence, again.confidence)
+    extrinsics[:, :3, 3] -= 1e7 * extrinsics[:, :3, 0]
+    with pytest.warns(UserWarning, match="from the origin .* subtract one offset from all"):
+        predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
 
 
 def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):

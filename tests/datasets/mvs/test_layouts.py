@@ -400,6 +400,20 @@ class TestFolder:
             open_scene(tmp_path)
 
 
+@pytest.mark.parametrize("offset", [3e6, 3e2])
+def test_cameras_far_from_the_origin(tmp_path_factory, tmp_path, recwarn, offset):
+    """As in metres of a map, where float32 rounds positions to a quarter of one."""
+    folder = shutil.copytree(_folder_of_two(tmp_path_factory.getbasetemp()), tmp_path / "map")
+    cameras = json.loads((folder / "cameras.json").read_text())
+    for view in cameras["views"]:
+        for row in view["extrinsics"][:3]:
+            row[3] -= offset * row[0]
+    (folder / "cameras.json").write_text(json.dumps(cameras))
+    open_scene(folder)
+    said = [str(one.message) for one in recwarn]
+    assert len(said) == (offset > 1e6) and all("from the origin" in one for one in said)
+
+
 def test_middlebury(scene, tmp_path):
     lines = [str(len(scene))]
     for index, view in enumerate(scene.views):
