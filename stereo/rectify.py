@@ -178,8 +178,13 @@ class RigRectifier(Rectifier):
         Returns:
             (H, W) float32 of the raw image's size: depth along the raw camera's axis; 0 where
             unknown.
+
+        Raises:
+            ValueError: the map has another size than the rectified image.
         """
-        inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0, dtype=np.float32)
+        self._check(depth)
+        depth = np.asarray(depth, np.float32)
+        inverse = np.divide(1, depth, out=np.zeros_like(depth), where=depth > 0)
         places, factor = self._raw
         near = _looked_up(inverse, places, cv2.INTER_NEAREST)
         smooth = _looked_up(inverse, places, cv2.INTER_LINEAR)
@@ -205,7 +210,11 @@ class RigRectifier(Rectifier):
 
         Returns:
             (H, W) of the raw image's size and the same type.
+
+        Raises:
+            ValueError: the map has another size than the rectified image.
         """
+        self._check(values)
         places, _ = self._raw
         how = cv2.INTER_NEAREST if values.dtype == bool else cv2.INTER_LINEAR
         moved = _looked_up(values.astype(np.float32), places, how, cv2.BORDER_REPLICATE)
@@ -230,6 +239,13 @@ class RigRectifier(Rectifier):
         grid = np.meshgrid(np.linspace(0, width - 1, _EDGE), np.linspace(0, height - 1, _EDGE))
         places, _ = self._from_raw(np.stack(grid, -1))
         return float(self._inside(places).mean())
+
+    def _check(self, values: np.ndarray) -> None:
+        rows, columns = self.maps[0].shape[:2]
+        if tuple(values.shape) != (rows, columns):
+            raise ValueError(
+                f"a map of the rectified image is ({rows}, {columns}), got {tuple(values.shape)}"
+            )
 
     def _inside(self, places: np.ndarray) -> np.ndarray:
         """Which places lie on the rectified image."""

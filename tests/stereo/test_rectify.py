@@ -230,6 +230,16 @@ def test_other_maps_come_back_to_the_raw_image(name):
     assert (left == (places[..., 0] < 99.5))[sure & shown_there].all()
 
 
+def test_maps_for_the_raw_image_have_the_rectified_size():
+    rectifier, metres = rectifier_of("plain"), np.full((HEIGHT, WIDTH), 3)
+    for depth in (metres, metres.astype(np.uint16), metres.astype(np.float64)):
+        found = rectifier.depth_in_raw(depth)
+        assert found.dtype == np.float32 and found.max() == pytest.approx(3, rel=0.3)
+    for call in (rectifier.depth_in_raw, rectifier.in_raw):
+        with pytest.raises(ValueError, match=rf"is \({HEIGHT}, {WIDTH}\), got \(5, {WIDTH}\)"):
+            call(metres[:5])
+
+
 def test_field_of_view_and_size():
     rig = make_rig("fisheye")
     wide = RigRectifier(rig, HEIGHT, WIDTH, fov=110, size=(300, 500))
