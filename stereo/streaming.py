@@ -202,8 +202,10 @@ def disparities(
         stop: asked again and again; where it says yes, no further frame comes.
 
     Raises:
-        ValueError: a frame has another size than the first.
+        ValueError: a frame has another size than the first, or `min_confidence` is none.
     """
+    if min_confidence is not None and not 0 <= min_confidence <= 1:
+        raise ValueError(f"least confidence {min_confidence:g}: want 0 to 1")
     settled = settle(predictor, sequence) if settled is None else settled
     size = settled.result.image.shape
     steadied = Steadiness() if steady else None
@@ -305,11 +307,18 @@ def stream(
 
     Raises:
         ValueError: as `settle` and `disparities`, where no frame was written yet; an unknown
-            format; or a calibration of pictures of another shape.
+            format, a rate, colours or a limit that are none; or a calibration of pictures of
+            another shape.
         OSError: nothing can be written.
         ImportError: rerun is not installed.
     """
     formats = check_forms(formats)
+    if rate is not None and not 0 < rate <= 1000:
+        raise ValueError(f"rate {rate:g}: frames a second, above 0 and at most 1000")
+    if colours is not None and not 0 <= colours[0] < colours[1]:
+        raise ValueError(f"colours {colours}: two disparities, the smaller one first")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit {limit}: must be at least 1")
     settled = settle(predictor, sequence) if settled is None else settled
     if colours is None:
         colours = (0.0, _ROOM * colour_range(settled.result.disparity)[1])

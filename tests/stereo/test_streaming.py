@@ -593,3 +593,20 @@ def test_without_rerun(predictor, tmp_path, monkeypatch):
 def test_unknown_formats(predictor, tmp_path):
     with pytest.raises(ValueError, match="unknown format 'gif': video, png, rrd"):
         run(predictor, sequence(), tmp_path, formats=["gif"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_confidence": 50}, "least confidence 50: want 0 to 1"),
+        ({"min_confidence": float("nan")}, "least confidence nan"),
+        ({"rate": 0}, "rate 0: frames a second, above 0"),
+        ({"rate": float("nan")}, "rate nan"),
+        ({"colours": (9, 3)}, r"colours \(9, 3\): two disparities, the smaller one first"),
+        ({"limit": 0}, "limit 0: must be at least 1"),
+    ],
+)
+def test_what_is_asked_for_is_checked(predictor, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        run(predictor, sequence(2), tmp_path, **options)
+    assert not list(tmp_path.iterdir())
