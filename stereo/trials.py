@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..common.memory import ran_out_of_memory, return_freed_memory
 from ..common.warned import collect_warnings
-from ..datasets.stereo.calibration import StereoCalibration, read_calibration
+from ..datasets.stereo.calibration import StereoCalibration, read_calibration, scaling_notes
 from ..vision.io.glb import write_glb
 from ..vision.io.images import as_pair, image_size
 from .auto_rectify import auto_rectifier
@@ -119,7 +119,10 @@ class Trials:
                 warnings.warn("rectified by matches, no calibration holds: no depth", stacklevel=1)
                 camera = None
             if camera is not None:
+                given = camera.width, camera.height
                 camera = camera.fitted(width, height)
+                for note in scaling_notes(given, width, height):
+                    warnings.warn(note, stacklevel=1)
             name, predictor = self.choices.choose(model, limit, height, width, report, 1 + both)
             predictor.seconds = 0.0
             try:

@@ -64,7 +64,7 @@ def test_both_views_calibrated_and_sure(trials, pair, tmp_path):
     found = trials.find(*pair, tmp_path, model=TINY, **how)
     assert np.isinf(found.result.disparity).any()
     assert found.occluded.is_file()
-    assert "assumes" not in found.facts
+    assert "assumes" not in found.facts and "scaled" not in found.facts
     assert "depth by a focal length of 150 px and a baseline of 0.1 m" in found.facts
     names = zipfile.ZipFile(found.results).namelist()
     assert {"pair_cloud.ply", "pair_depth.npy", "pair_occluded.png"} <= set(names)
@@ -157,7 +157,9 @@ def test_a_calibration_file(trials, pair, tmp_path):
     assert "assumes" not in found.facts
     assert "depth by a focal length of 150 px and a baseline of 0.1 m" in found.facts
     write_calibration(file, StereoCalibration(300.0, 0.1, 159.5, 95.5, width=320, height=192))
-    assert "depth by a focal length of 150 px" in trials.find(*pair, tmp_path, **how).facts
+    facts = trials.find(*pair, tmp_path, **how).facts
+    assert "depth by a focal length of 150 px" in facts
+    assert "⚠ the calibration is for 192x320 images (height x width) and was scaled" in facts
     with pytest.raises(ValueError, match="either a calibration file or"):
         trials.find(*pair, tmp_path, **how, focal=150.0)
     file.write_text("nothing")
