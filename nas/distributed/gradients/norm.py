@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.plugins import LayerSync
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
-
-from ...elastic.base import ElasticModule, put, take
+from torch.overrides import TorchFunctionMode
 
 __all__ = ["SyncedBatchNorm"]
 
@@ -38,42 +38,56 @@ class SyncedBatchNorm(LayerSync):
 
 class _Synced(_BatchNorm):
     alone: type[Any]
-    weight: nn.Parameter
-    bias: nn.Parameter
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or dist.get_world_size() == 1:
             return super().forward(x)
-        self._check_input_dim(x)
-        where = self.active.where if isinstance(self, ElasticModule) else ((0, self.num_features),)
-        dims = [dim for dim in range(x.dim()) if dim != 1]
-        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        count = wide.new_full((1,), x.numel() / x.shape[1])
-        # Deviations from the mean in a second message: squares alone would lose small variances.
-        total = _Sum.apply(torch.cat([wide.sum(dims), count]))
-        if x.numel() <= x.shape[1] and total[-1] < 2:
-            raise ValueError(
-                f"batch normalisation of {tuple(x.shape)} in training, and no more in the other "
-                "processes: it needs more than one value for each channel; make batches larger"
-            )
-        mean, size = total[:-1] / total[-1], total[-1].detach()
-        shape = [1, -1] + [1] * (x.dim() - 2)
-        centred = wide - mean.view(shape)
-        variance = _Sum.apply(centred.square().sum(dims)) / size
-        y = centred * (variance + self.eps).rsqrt().view(shape)
-        if self.affine:
-            weight, bias = take(self.weight, 0, where), take(self.bias, 0, where)
-            y = y * weight.view(shape) + bias.view(shape)
-        if self.track_running_stats:
-            steps = self.num_batches_tracked.add_(1)
-            share = 1.0 / float(steps) if self.momentum is None else self.momentum
-            moments = mean.detach(), variance.detach() * size / (size - 1)
-            for kept, new in zip((self.running_mean, self.running_var), moments, strict=True):
-                put(kept, where, torch.lerp(take(kept, 0, where), new.to(kept.dtype), share))
-        return y.to(x.dtype)
+        with _Together():  # the class may do more, such as an activation
+            return super().forward(x)
+
+
+class _Together(TorchFunctionMode):
+    """Within it batches are normalised by the statistics of all processes' samples."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {} if kwargs is None else kwargs
+        if func is F.batch_norm and given["training"]:
+            return _batch_norm(*args, **given)
+        return func(*args, **given)
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensor:
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    count = wide.new_full((1,), x.numel() / x.shape[1])
+    # Deviations from the mean in a second message: squares alone would lose small variances.
+    total = _Sum.apply(torch.cat([wide.sum(dims), count]))
+    if x.numel() <= x.shape[1] and total[-1] < 2:
+        raise ValueError(
+            f"batch normalisation of {tuple(x.shape)} in training, and no more in the other "
+            "processes: it needs more than one value for each channel; make batches larger"
+        )
+    mean, size = total[:-1] / total[-1], total[-1].detach()
+    shape = [1, -1] + [1] * (x.dim() - 2)
+    centred = wide - mean.view(shape)
+    variance = _Sum.apply(centred.square().sum(dims)) / size
+    y = centred * (variance + eps).rsqrt().view(shape)
+    if weight is not None and bias is not None:
+        y = y * weight.view(shape) + bias.view(shape)
+    if running_mean is not None and running_var is not None:
+        moments = mean.detach(), variance.detach() * size / (size - 1)
+        for kept, new in zip((running_mean, running_var), moments, strict=True):
+            kept.lerp_(new.to(kept.dtype), momentum)
+    return y.to(x.dtype)
 
 
 class _Sum(torch.autograd.Function):
