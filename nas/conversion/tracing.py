@@ -106,6 +106,10 @@ class _Tracer(TorchDispatchMode):
             for name, module in net.named_modules():
                 if (layer := known_layer(name, module, ledger)) is not None:
                     self._layers[module] = self.trace.layers[name] = layer
+            for name, module in net.named_modules():
+                for part in module.modules() if _is_one_operator(module) else ():
+                    if (layer := self._layers.get(part)) is not None:
+                        layer.fix(ledger, f"one operator computes all of {name or 'the network'}")
         self._held: dict[int, tuple[nn.Module, str]] = {}
         for module in net.modules():
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
@@ -279,6 +283,14 @@ class _Tracer(TorchDispatchMode):
                 after = module.register_forward_hook(leave, prepend=True, with_kwargs=True)
                 hooks.enter_context(after)
             yield
+
+
+def _is_one_operator(module: nn.Module) -> bool:
+    """Whether PyTorch reads the layers' weights behind their backs where none has a hook."""
+    if type(module).forward is not nn.TransformerEncoderLayer.forward:
+        return False
+    encoder: Any = module
+    return encoder.self_attn.batch_first and bool(encoder.activation_relu_or_gelu)
 
 
 def _line() -> str:
