@@ -253,9 +253,11 @@ def _trials(
 
 
 def _output_names(net: nn.Module, output: Any) -> tuple[str, ...]:
-    """The network's `output_names`, else the keys of what it returns, else numbers."""
+    """The network's `output_names`, else the keys of the tensors it returns, else numbers."""
     count = len(tensors(output))
-    names = getattr(net, "output_names", tuple(output) if isinstance(output, dict) else ())
+    held = output.items() if isinstance(output, dict) else ()
+    keys = [str(key) for key, value in held if isinstance(value, Tensor)]
+    names = getattr(net, "output_names", keys)
     if len(names) == count:
         return tuple(names)
     return ("output",) if count == 1 else tuple(f"output_{index}" for index in range(count))

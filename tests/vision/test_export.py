@@ -279,6 +279,27 @@ def test_a_network_that_takes_even_sizes(tmp_path):
         export(Even(), path, size=(7, 12), **how)
 
 
+class Keyed(nn.Module):
+    """Gives a dictionary, in which nothing or several tensors may stand under a key."""
+
+    def __init__(self, scales):
+        super().__init__()
+        self.scales = scales
+
+    def forward(self, image):
+        scaled = [image * scale for scale in self.scales]
+        return {"map": image + 1, "scaled": scaled, "aux": None}
+
+
+@pytest.mark.parametrize(
+    ("scales", "names"), [((), ["map"]), ((2, 3), ["output_0", "output_1", "output_2"])]
+)
+def test_an_output_is_called_by_a_key_of_its_own(tmp_path, scales, names):
+    path = tmp_path / "net.pt2"
+    exported = export(Keyed(scales), path, to="torch-export", size=(8, 12))
+    assert exported.metadata["outputs"] == names
+
+
 class Twice(Sum):
     """Gives its map twice."""
 
