@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -61,10 +61,10 @@ def convert(
     net: _Network,
     example_inputs: Tensor | Sequence[Any],
     *,
-    widths: Sequence[float] = (0.5, 0.75, 1.0),
+    widths: Iterable[float] = (0.5, 0.75, 1.0),
     depths: bool = True,
     kernels: bool = True,
-    keep: Sequence[str] = (),
+    keep: Iterable[str] = (),
     scores: Mapping[str, Tensor] | None = None,
     plan: Mapping[str, Any] | None = None,
 ) -> Converted[_Network]:
@@ -99,6 +99,11 @@ def convert(
     if plan is not None:
         check_version(plan, _VERSION, "a conversion")
         keep, depths = plan["keep"], plan["tied"]
+    if isinstance(widths, Real):
+        raise ValueError(f"widths is a list of shares, such as ({widths:g}, 1)")
+    if isinstance(keep, str):
+        raise ValueError(f"keep is a list of names, such as [{keep!r}]")
+    widths, keep = tuple(widths), tuple(keep)  # which are gone through several times
     _check(net, widths, keep, scores or {})
     if not isinstance(example_inputs, Tensor | tuple | list):
         raise ValueError(f"example_inputs {shortened(example_inputs)}: give a tensor or several")
@@ -136,12 +141,8 @@ def _check(
                 f"{name or type(net).__name__} has forward hooks, which subnets would lack: remove "
                 "them, and do in forward() what they do"
             )
-    if isinstance(widths, Real):
-        raise ValueError(f"widths is a list of shares, such as ({widths:g}, 1)")
     if wrong := [share for share in widths if not 0 < share <= 1]:
         raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
-    if isinstance(keep, str):
-        raise ValueError(f"keep is a list of names, such as [{keep!r}]")
     check_scores(net, scores)
     names = [name for name, _ in net.named_modules() if name]
     for pattern in keep:

@@ -205,6 +205,11 @@ def test_what_is_asked_for():
     assert converted(Residual(), keep=["first"]).fixed["first.0"] == "first.0 is kept"
 
 
+def test_what_can_be_gone_through_once_counts_as_a_list():
+    found = widths(Residual(), widths=iter([0.25, 1]), keep=(name for name in ["first"]))
+    assert found == {"block.0.0.width": (8, 24)}
+
+
 def test_a_sequence_with_a_block_twice_keeps_its_length():
     block = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU())
     found = converted(nn.Sequential(nn.Conv2d(3, 8, 1), nn.Sequential(block, block), layer(8, 8)))
