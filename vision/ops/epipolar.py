@@ -9,7 +9,7 @@ never take more than `memory` bytes. Sums are taken in float32 for float16 and b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ _WARPS, _PIXELS = 8, 32  # of a block
 
 def epipolar_correlation(
     reference: Tensor,
-    pyramid: Sequence[Tensor],
+    pyramid: Iterable[Tensor],
     base: Tensor,
     direction: Tensor,
     flow: Tensor,
@@ -75,13 +75,14 @@ def epipolar_correlation(
     Raises:
         ValueError: shapes, types or devices do not belong together, or a number is too small.
     """
+    pyramid = list(pyramid)
     _check(reference, pyramid, base, direction, flow)
     check_at_least("radius", radius, 0)
     check_at_least("memory", memory, 1)
     lines = [base, direction, flow]
     if exporting():
         return _plain(reference, pyramid, lines, radius)
-    return torch.ops.vizoo.epipolar_correlation(reference, list(pyramid), lines, radius, memory)
+    return torch.ops.vizoo.epipolar_correlation(reference, pyramid, lines, radius, memory)
 
 
 def _check(

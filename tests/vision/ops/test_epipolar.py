@@ -78,6 +78,12 @@ def test_equals_naive(size, memory):
     )
 
 
+def test_levels_that_are_made_one_by_one():
+    reference, pyramid, *lines = case()
+    wanted = epipolar_correlation(reference, pyramid, *lines, RADIUS)
+    assert torch.equal(epipolar_correlation(reference, iter(pyramid), *lines, RADIUS), wanted)
+
+
 def test_layouts():
     reference, pyramid, *lines = case()
     want = naive(reference, pyramid, *lines)
