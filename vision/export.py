@@ -14,7 +14,7 @@ import shutil
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def export(
     dynamic: bool = False,
     batch: int = 1,
     opset: int | None = None,
-    inputs: Sequence[Tensor] | None = None,
+    inputs: Tensor | Iterable[Tensor] | None = None,
     weights: str | None = None,
     precision: str = "float32",
     calibrate: Sequence[Sample] = (),
@@ -96,7 +96,8 @@ def export(
         dynamic: let the file take any height and width; it is traced at `size`.
         batch: images at once, always fixed.
         opset: of ONNX; None takes PyTorch's own choice.
-        inputs: example arguments of ``forward``, in place of random images of `size`.
+        inputs: example arguments of ``forward``, or its one argument, in place of random images of
+            `size`.
         weights: where the network's weights come from, for the metadata.
         precision: ``float32``; of openvino also ``float16``, in which weights are stored; of
             openvino and onnx ``int8``, see `vizoo.vision.int8`.
@@ -121,6 +122,8 @@ def export(
         raise ValueError(f"batch {batch}, size {size[0]}x{size[1]}: must be at least 1")
     if dynamic and inputs is not None:
         raise ValueError("inputs of one size do not tell which axes are dynamic; give size instead")
+    if inputs is not None:
+        inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     progress("loading")
     if not isinstance(model, nn.Module):
         model, weights = open_named(model)

@@ -279,6 +279,14 @@ def test_a_network_that_takes_even_sizes(tmp_path):
         export(Even(), path, size=(7, 12), **how)
 
 
+@pytest.mark.parametrize("form", [lambda x: x, lambda x: (x,), lambda x: iter([x])])
+def test_inputs_may_be_one_tensor(tmp_path, form):
+    image = torch.rand(1, 3, 8, 12)
+    net, path = nn.Conv2d(3, 2, 3), tmp_path / "net.pt2"
+    exported = export(net, path, to="torch-export", inputs=form(image))
+    assert exported.checks[0].shapes == (image.shape,)
+
+
 class Keyed(nn.Module):
     """Gives a dictionary, in which nothing or several tensors may stand under a key."""
 
