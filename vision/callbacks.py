@@ -67,6 +67,13 @@ class AveragedWeights(WeightAveraging):
         if self._swapped:
             self._swap_models(pl_module)
 
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on with a fit's average; what is only measured has its weights by then."""
+        if self._average_model is not None:
+            super().on_load_checkpoint(trainer, pl_module, checkpoint)
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Forget the fit's average: what is loaded afterwards is measured as it is."""
         super().teardown(trainer, pl_module, stage)

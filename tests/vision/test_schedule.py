@@ -217,6 +217,15 @@ def test_what_is_loaded_after_a_fit_is_measured_as_it_is(tmp_path):
     torch.testing.assert_close(task.net.weight.detach(), kept)
 
 
+def test_what_is_only_measured_is_loaded_without_a_warning_of_averages(tmp_path):
+    task, data = growing(), DataLoader(TensorDataset(torch.zeros(2, 1)))
+    keeping(tmp_path).fit(task, data)
+    (path,) = tmp_path.rglob("last.ckpt")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*WeightAveraging")
+        keeping(tmp_path).test(task, data, ckpt_path=path, verbose=False)
+
+
 def test_a_resumed_run_warms_up_and_averages_as_if_it_had_not_stopped(tmp_path):
     class Drawn(Task):
         def training_step(self, batch, index):
