@@ -77,7 +77,7 @@ class ImageFolders(ImageDataset):
                 f"{unread[0]}",
                 stacklevel=2,
             )
-        records = _part_of(records, part, shares, folds, fold, seed)
+        records = _part_of(records, names, part, shares, folds, fold, seed)
         # No default above: what a config leaves out of a preset would be taken from it.
         super().__init__(records, names, preset or ImagePreset(), str(where))
 
@@ -122,7 +122,7 @@ class ListedImages(ImageDataset):
         check_files("images", where, {"images": paths}, f"those of {listed}", what="images")
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
-        records = _part_of(records, part, shares, folds, fold, seed)
+        records = _part_of(records, names, part, shares, folds, fold, seed)
         super().__init__(records, names, preset or ImagePreset(), str(listed))
 
 
@@ -167,7 +167,10 @@ _PARTS = ("train", "val", "test")
 
 
 def split_groups(
-    labels: Sequence[int], groups: Sequence[Hashable], shares: Sequence[float], seed: int = 0
+    labels: Sequence[int | str],
+    groups: Sequence[Hashable],
+    shares: Sequence[float],
+    seed: int = 0,
 ) -> list[list[int]]:
     """Split samples into parts that have about the same shares of every class.
 
@@ -218,6 +221,7 @@ def split_groups(
 
 def _part_of(
     records: list[ImageRecord],
+    names: Sequence[str],
     part: str,
     shares: Sequence[float],
     folds: int | None,
@@ -228,7 +232,7 @@ def _part_of(
     check_choice("part", part, ("all", *_PARTS))
     if part == "all":
         return records
-    labels, sources = [r.label for r in records], [r.source for r in records]
+    labels, sources = [names[r.label] for r in records], [r.source for r in records]
     if folds is None:
         if len(shares) != len(_PARTS):
             raise ValueError(f"shares {list(shares)}: want three, of {', '.join(_PARTS)}")

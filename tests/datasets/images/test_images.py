@@ -142,6 +142,15 @@ def test_folders_that_are_refused(folders, tmp_path):
         ImageFolders(str(folders), source="patient")
 
 
+def test_a_class_of_too_few_images_is_named(folders):
+    listed = folders / "list.csv"
+    few = [f"mole/p0_{number}.png,mole" for number in range(2)]
+    rows = [f"acne/p{number // 2}_{number}.png,acne" for number in range(10)]
+    listed.write_text("\n".join(["path,label", *few, *rows]))
+    with pytest.raises(ValueError, match="class mole is in 2 groups, too few for 3 parts"):
+        ListedImages(str(listed), part="train", preset=SMALL)
+
+
 def test_photographs_of_every_kind(tmp_path):
     """Grey, CMYK, palette, alpha and turned by EXIF: all come as upright RGB."""
     upright = np.zeros((10, 16, 3), np.uint8)
