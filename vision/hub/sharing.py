@@ -34,7 +34,7 @@ _WEIGHTS = "model.safetensors"
 _CARD = "README.md"
 
 
-@checked("model", "folder")
+@checked("model", "folder", "classes", "dtype")
 def save_pretrained(
     model: nn.Module,
     folder: str | os.PathLike[str],
@@ -62,8 +62,8 @@ def save_pretrained(
         The record of the weights, without sources: those are known when it is published.
 
     Raises:
-        ValueError: a model without ``architecture``, a fact of a wrong form, a dtype of integers,
-            or weights that are not finite.
+        ValueError: a model without ``architecture``, a fact of a wrong form, another number of
+            classes than it has outputs, a dtype of integers, or weights that are not finite.
         OSError: the folder cannot be written.
     """
     folder = Path(folder)
@@ -72,6 +72,10 @@ def save_pretrained(
     stored = replace(stored, state=_cast(name, stored.state, dtype))
     # With the defaults of today, as a later version may have others.
     complete = {**model_info(name).defaults, **stored.architecture}
+    names = tuple(stored.facts.get("classes", ()) if classes is None else classes)
+    outputs = complete.get("classes", len(names))
+    if names and outputs != len(names):
+        raise ValueError(f"{name}: {outputs} outputs, but {len(names)} names of classes")
     facts: dict[str, Any] = {
         "licence": licence,
         "trained_on": trained_on,
@@ -80,7 +84,7 @@ def save_pretrained(
         "training": training,
         "origin": origin,
         "input": Frozen(stored.facts.get("input") if input is None else input),
-        "classes": tuple(stored.facts.get("classes", ()) if classes is None else classes),
+        "classes": names,
         "reach": stored.facts.get("reach") if reach is None else reach,
         "architecture": {k: v for k, v in complete.items() if k != "subnet"},
         "subnet": complete.get("subnet"),

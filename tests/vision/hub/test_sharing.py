@@ -245,6 +245,21 @@ def test_what_is_not_released(net, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"dtype": "float16"}, "dtype must be of type torch.dtype | None, not 'float16'"),
+        ({"classes": "abc"}, "classes must be of type Sequence[str] | None, not 'abc'"),
+        ({"classes": ["a", "b"]}, "image_classifier: 3 outputs, but 2 names of classes"),
+    ],
+)
+def test_facts_that_do_not_fit_the_network_are_refused(tmp_path, wrong, said):
+    net = create_model("image_classifier", backbone="test_resnet", classes=3)
+    with pytest.raises(ValueError, match=re.escape(said)):
+        save_pretrained(net, tmp_path / "x", **{**FACTS, **wrong})
+    assert not (tmp_path / "x").exists()
+
+
 @pytest.fixture
 def published(hub, folder):
     """The folder as the repository org/net, in two commits of which the first is empty."""
