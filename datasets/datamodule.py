@@ -19,6 +19,7 @@ from .mixture import (
     ShareSampler,
     TrainingLoader,
     check_disjoint,
+    check_listed,
     collate,
     split_by_seed,
 )
@@ -116,6 +117,8 @@ class MixedDataModule(LightningDataModule):
         if not 0 <= val_share < 1:
             raise ValueError(f"val_share {val_share} must be at least 0 and less than 1")
         self.sources = {"train": train, "val": val, "test": test, "predict": predict}
+        for role, sets in self.sources.items():
+            check_listed(role, sets)
         self.augment = augment
         self.weights = weights
         self.samples_per_epoch = samples_per_epoch

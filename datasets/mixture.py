@@ -28,6 +28,7 @@ __all__ = [
     "ShareSampler",
     "TrainingLoader",
     "check_disjoint",
+    "check_listed",
     "collate",
     "draw",
     "split_by_seed",
@@ -307,6 +308,12 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
                 "take them out of one of the lists"
             )
         seen |= dict.fromkeys(groups, role)
+
+
+def check_listed(role: str, sets: object) -> None:
+    """Raise a ValueError where one data set stands in place of a list of such."""
+    if isinstance(sets, Dataset):
+        raise ValueError(f"{role}: give a list of data sets, not a {type(sets).__name__} alone")
 
 
 def collate(samples: Sequence[dict]) -> dict:

@@ -327,6 +327,11 @@ def test_training_without_validation_and_the_other_stages(tmp_path, caplog):
         StereoDataModule(test=[Numbered(4)]).train_dataloader()
 
 
+def test_one_set_in_place_of_a_list_is_refused():
+    with pytest.raises(ValueError, match="val: give a list of data sets, not a Numbered"):
+        StereoDataModule(train=[Numbered(4)], val=Numbered(4))
+
+
 def test_sets_without_ground_truth_can_only_be_predicted():
     blind = StereoDataset([StereoRecord("x", "left.png", "right.png")])
     assert StereoDataModule(predict=[blind]).predict_dataloader()
