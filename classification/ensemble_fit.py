@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +15,7 @@ from ..common.arguments import checked
 from ..common.extras import from_extra
 from ..datasets.files import check_choice
 from ..datasets.images.datamodule import collate_images
-from ..datasets.mixture import LabelledSamples
+from ..datasets.mixture import LabelledSamples, check_listed
 from .calibration import fit_temperature
 from .ensemble import METHODS, align, check_classes, fit_combination, report_on
 from .ensemble_file import EnsembleFile, ListedMember
@@ -23,9 +24,9 @@ from .members import ImageMember
 __all__ = ["fit_ensemble"]
 
 
-@checked(batch=1)
+@checked("members", batch=1)
 def fit_ensemble(
-    members: Sequence[str],
+    members: Sequence[str | os.PathLike[str]],
     validation: Sequence[LabelledSamples],
     test: Sequence[LabelledSamples] = (),
     *,
@@ -56,25 +57,30 @@ def fit_ensemble(
     Raises:
         FileNotFoundError: there is no such weight file.
         ImportError: something is to be fitted, and SciPy is not installed.
-        ValueError: an unknown method, no validation set, classes differ, or a member that is to be
-            calibrated answers for no image of it.
+        ValueError: an unknown method, no member, no validation set, a set in place of a list,
+            classes differ, or a member that is to be calibrated answers for no image of it.
     """
     check_choice("method", method, METHODS)
+    check_listed("validation", validation)
+    check_listed("test", test)
+    sources = [os.fspath(source) for source in members]
+    if not sources:
+        raise ValueError("no members: an ensemble has one at least")
     if not validation:
         raise ValueError("no validation images: an ensemble is fitted to some")
     if method == "weighted" or calibrate:  # said before the members are asked, which takes minutes
         from_extra("scipy", "scipy.optimize", "vizoo ensemble")
-    asked = [ImageMember(source, device=device) for source in members]
+    asked = [ImageMember(source, device=device) for source in sources]
     classes = asked[0].classes
-    for source, member in zip(members, asked, strict=True):
+    for source, member in zip(sources, asked, strict=True):
         check_classes(member.classes, classes, source)
     sets = {role: data for role, data in (("val", validation), ("test", test)) if data}
     labels = {role: _labels(data, classes, role) for role, data in sets.items()}
-    temperatures = [1.0] * len(members)
+    temperatures = [1.0] * len(sources)
     calibrated: dict[str, Tensor] = {}
     for role, data in sets.items():  # `val` first: what is refused by it costs no test images
         answers = []
-        for number, (source, member) in enumerate(zip(members, asked, strict=True)):
+        for number, (source, member) in enumerate(zip(sources, asked, strict=True)):
             what = f"{Path(source).name}, {role}"
             logs = _ask(member, data, flips, batch, lambda *done, what=what: report(what, *done))
             logs = align(logs, member.classes, classes)
@@ -84,7 +90,7 @@ def fit_ensemble(
         calibrated[role] = torch.stack(answers)
     combination = fit_combination(method, calibrated["val"], labels["val"])
     scores = {role: report_on(logs, labels[role], combination) for role, logs in calibrated.items()}
-    listed = tuple(map(ListedMember, members, temperatures))
+    listed = tuple(map(ListedMember, sources, temperatures))
     last = list(sets)[-1]
     return (
         EnsembleFile(classes, listed, combination, flips, scores),

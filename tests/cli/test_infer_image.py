@@ -473,6 +473,20 @@ def test_what_an_ensemble_cannot_be_fitted_by_is_refused_before_more_is_asked(si
             fit_ensemble(["nosuch.ckpt"], **sets, **wrong)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"members": "a.safetensors"}, "members must be of type Sequence"),
+        ({"members": []}, "no members: an ensemble has one at least"),
+        ({"validation": GeneratedLesions(4, 2)}, "validation: give a list of data sets"),
+    ],
+)
+def test_what_is_no_list_for_an_ensemble_is_refused(wrong, message):
+    given = {"members": ["nosuch.ckpt"], "validation": [GeneratedLesions(4, 2)]}
+    with pytest.raises(ValueError, match=message):
+        fit_ensemble(**{**given, **wrong})
+
+
 @pytest.mark.parametrize("name", ["skin_generated", "skin10", "skin100"])
 def test_built_in_configs_run(name, root, tmp_path, monkeypatch):
     """As they are, but for a small network and a few small images."""
