@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import partial
 
 import torch
@@ -127,7 +128,9 @@ def grad_cam(
     try:
         module = net.get_submodule(layer)
     except AttributeError:
-        names = ", ".join(name for name, _ in net.named_modules() if name and "." not in name)
+        parts = [name for name, _ in net.named_modules() if name]
+        near = get_close_matches(layer, parts) or [name for name in parts if "." not in name]
+        names = ", ".join(near)
         raise ValueError(f"{type(net).__name__} has no layer {layer!r}; it has {names}") from None
     seen: list[Tensor] = []
     own = threading.get_ident()

@@ -195,6 +195,8 @@ def test_what_does_not_fit_is_named():
         cam(net.conv, image)
     with pytest.raises(ValueError, match="no layer 'stages.1'; it has conv, fc"):
         grad_cam(net, image, "stages.1")
+    with pytest.raises(ValueError, match=r"no layer 'conv'; it has 0\.conv$"):
+        grad_cam(torch.nn.Sequential(net), image, "conv")
     with pytest.raises(ValueError, match=r"'fc' gives \(1, 2\)"):
         grad_cam(net, image, "fc")
     with pytest.raises(ValueError, match="window of 8 slices does not fit"):
