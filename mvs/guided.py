@@ -23,7 +23,7 @@ from .classical import PlaneSweep, SourceCorrelation, better_half, usual_windows
 from .dispmvs import start_from
 from .poses import refine_poses
 
-__all__ = ["Guided", "clues"]
+__all__ = ["Guided", "clues", "rough_depth"]
 
 _FUSION = "depth_fusion"
 _FINE, _COARSE = 0.02, 0.2  # relative depths that clues tell apart
@@ -80,24 +80,37 @@ class Guided(nn.Module):
         self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth_range: Tensor
     ) -> tuple[Tensor, Tensor]:
         """What is fused: the depths (B, 2, H, W) of sweep and network, and their `clues`."""
-        extrinsics = self._refined(images, intrinsics, extrinsics, depth_range)
+        given = images, intrinsics, extrinsics, depth_range
+        extrinsics, swept = rough_depth(self.sweep, *given)
         views = images, intrinsics, extrinsics
-        swept = self.sweep(*views, depth_range)
         claims = torch.cat((swept, self.net(*views, depth_range, start_from(swept)).float()), 1)
         told = [clues(*sample) for sample in zip(*views, claims, strict=True)]
         return claims, torch.stack(told)
 
-    def _refined(
-        self, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth_range: Tensor
-    ) -> Tensor:
-        """Poses that agree with the images where a sweep of half the size puts what they show."""
-        if min(images.shape[-2:]) < 2 * _LEAST:
-            return extrinsics
+
+@torch.no_grad()
+def rough_depth(
+    sweep: PlaneSweep, images: Tensor, intrinsics: Tensor, extrinsics: Tensor, depth_range: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a network is guided by: refined poses, and the depth of a sweep with these.
+
+    Args:
+        sweep: also finds, at half of the size, what poses are refined by.
+        images: (B, V, 3, H, W), RGB in [0, 1], V at least 2.
+        intrinsics: (B, V, 3, 3), pixels.
+        extrinsics: (B, V, 4, 4), world to camera.
+        depth_range: (B, 2), least and greatest depth.
+
+    Returns:
+        Extrinsics (B, V, 4, 4), as given of images below 64 pixels; the depth (B, 1, H, W).
+    """
+    if min(images.shape[-2:]) >= 2 * _LEAST:
         small = F.avg_pool2d(images.flatten(0, 1).float(), 2).unflatten(0, images.shape[:2])
         halved = resize_intrinsics(intrinsics, 0.5, 0.5)
-        swept = self.sweep(small, halved, extrinsics, depth_range)[:, 0]
+        swept = sweep(small, halved, extrinsics, depth_range)[:, 0]
         batch = zip(images, intrinsics, extrinsics, swept, strict=True)
-        return torch.stack([refine_poses(*sample) for sample in batch])
+        extrinsics = torch.stack([refine_poses(*sample) for sample in batch])
+    return extrinsics, sweep(images, intrinsics, extrinsics, depth_range)
 
 
 def clues(images: Tensor, intrinsics: Tensor, extrinsics: Tensor, claims: Tensor) -> Tensor:

@@ -12,8 +12,10 @@ from torch import Tensor
 from ..vision.hub.create import load_network
 from ..vision.training import NetworkTask
 from ..vision.viz.colour import colourise, depth_panels
+from .classical import PlaneSweep
 from .confidence import depth_confidence
-from .guided import Guided
+from .dispmvs import start_from
+from .guided import Guided, rough_depth
 from .losses import fusion_loss, sequence_loss
 from .metrics import DepthMetrics
 
@@ -79,7 +81,7 @@ class _DepthTask(NetworkTask):
         )
 
 
-def _inputs(batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, ...]:
+def _inputs(batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """What networks take, with ranges wider by a factor at both ends."""
     depth_range = batch["depth_range"]
     if factor != 1:
@@ -100,6 +102,8 @@ class MVSTask(_DepthTask):
             much less memory, about a third more time.
         range_factor: validate and test with depth ranges wider by this factor at both ends, to
             see how little the network depends on them.
+        guided: share of the batches that are trained on as `Guided` gives them to the network:
+            with refined poses, from the depth of a plane sweep.
         **training: `vary_sources`, `thresholds` and `relative_thresholds`, and those of
             `NetworkTask`.
 
@@ -120,13 +124,16 @@ class MVSTask(_DepthTask):
         lr_schedule: Literal["milestones", "cosine", "constant"] = "milestones",
         checkpointing: bool = False,
         range_factor: float = 1.0,
+        guided: float = 0.0,
         **training: Any,
     ) -> None:
         if not range_factor >= 1:
             raise ValueError(f"range_factor must be at least 1, not {range_factor}")
+        if not 0 <= guided <= 1:
+            raise ValueError(f"guided must be 0 to 1, not {guided}")
         super().__init__(model, model_args, lr=lr, lr_schedule=lr_schedule, **training)
         self.net.checkpointing = checkpointing
-        self._loss_gamma, self._range_factor = loss_gamma, range_factor
+        self._loss_gamma, self._range_factor, self._share = loss_gamma, range_factor, guided
 
     def forward(self, batch: dict[str, Any]) -> Tensor:
         """Depth (B, 1, H, W) of the reference views of a batch."""
@@ -134,7 +141,17 @@ class MVSTask(_DepthTask):
 
     def outputs(self, batch: dict[str, Any]) -> Outputs:
         """What the network predicts in training: depth after each iteration, coarse and fine."""
-        return self.net.forward_stages(*_inputs(batch))
+        return self.net.forward_stages(*_inputs(batch), batch.get("start"))
+
+    def mixed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch as it is trained on, with fewer sources where they vary, some of them guided."""
+        batch = super().mixed(batch)
+        if float(torch.rand(())) >= self._share:
+            return batch
+        with torch.autocast(batch["images"].device.type, enabled=False):
+            given = [part.float() for part in _inputs(batch)]
+            extrinsics, depth = rough_depth(PlaneSweep(), *given)
+        return {**batch, "extrinsics": extrinsics, "start": start_from(depth)}
 
     def loss(self, outputs: Outputs, batch: dict[str, Any]) -> Tensor:
         """The loss of `outputs` against the ground truth."""

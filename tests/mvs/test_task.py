@@ -13,6 +13,7 @@ from trainers import quiet_trainer
 from vizoo.__main__ import main
 from vizoo.datasets.mvs import MVSDataModule
 from vizoo.datasets.worlds.views import WorldViews
+from vizoo.mvs.dispmvs import start_from
 from vizoo.mvs.task import FusionTask, MVSTask, depth_comparison
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.vision.hub.create import create_model
@@ -91,6 +92,19 @@ def test_sources_vary(batch):
         assert torch.equal(mixed["intrinsics"], batch["intrinsics"][:, views])
         seen.add(tuple(views))
     assert seen == {(0, 1), (0, 2), (0, 1, 2)}
+
+
+def test_some_batches_are_guided(batch):
+    with pytest.raises(ValueError, match=r"guided must be 0 to 1, not 1\.5"):
+        _task(guided=1.5)
+    task = _task(guided=0.5)
+    torch.manual_seed(0)
+    seen = [task.mixed(batch) for _ in range(6)]
+    guided = [one for one in seen if one is not batch]
+    assert 0 < len(guided) < len(seen)
+    start, truth = guided[0]["start"], start_from(batch["depth"])
+    assert ((start - truth).abs() / truth).median() < 0.1
+    task.loss(task.outputs(guided[0]), guided[0]).backward()
 
 
 def test_checkpointing_changes_no_gradient(batch):
