@@ -312,7 +312,7 @@ def check_disjoint(roles: Mapping[str, Sequence], what: str = "patients") -> Non
 
 def check_listed(role: str, sets: object) -> None:
     """Raise a ValueError where one data set stands in place of a list of such."""
-    if isinstance(sets, Dataset):
+    if sets is not None and not isinstance(sets, Sequence):
         raise ValueError(f"{role}: give a list of data sets, not a {type(sets).__name__} alone")
 
 

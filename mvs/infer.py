@@ -165,7 +165,10 @@ class MVSPredictor:
         """
         if len(images) < 2:
             raise ValueError(f"depth needs two views at least, got {len(images)}")
-        intrinsics, extrinsics = torch.as_tensor(intrinsics), torch.as_tensor(extrinsics)
+        intrinsics, extrinsics = (  # copies, as PyTorch takes no array that is reversed
+            torch.as_tensor(given.copy() if isinstance(given, np.ndarray) else given)
+            for given in (intrinsics, extrinsics)
+        )
         for name, matrices, side in (("intrinsics", intrinsics, 3), ("extrinsics", extrinsics, 4)):
             wanted = (len(images), side, side)
             if matrices.shape != wanted:

@@ -146,7 +146,7 @@ class MVSTask(_DepthTask):
     def mixed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """A batch as it is trained on, with fewer sources where they vary, some of them guided."""
         batch = super().mixed(batch)
-        if float(torch.rand(())) >= self._share:
+        if not self._share or float(torch.rand(())) >= self._share:
             return batch
         with torch.autocast(batch["images"].device.type, enabled=False):
             given = [part.float() for part in _inputs(batch)]

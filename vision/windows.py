@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import cv2
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, threshold
+from torch.nn.functional import avg_pool2d
 
 __all__ = ["box_mean", "brightness", "correlation", "moments"]
 
@@ -66,8 +64,8 @@ def correlation(first: Tensor, second: Tensor, window: int, known: Moments | Non
     """
     (mean, variance), (other, spread) = known or moments(first, window), moments(second, window)
     covariance = box_mean(first * second, window) - mean * other
-    deviations = threshold((variance * spread).sqrt(), _FLAT, math.inf)
-    return (covariance / deviations).clamp(-1, 1)
+    deviations = (variance * spread).sqrt()
+    return torch.where(deviations > _FLAT, covariance / deviations, 0).clamp(-1, 1)
 
 
 def _inside(size: int, half: int) -> Tensor:

@@ -186,7 +186,7 @@ def rounding_note(extrinsics: Tensor) -> str | None:
     far = float(centres.norm(dim=1).max())
     spread = float((centres - centres.mean(0)).norm(dim=1).median())
     step = far * torch.finfo(torch.float32).eps
-    if step <= _COARSE * spread:
+    if not step > _COARSE * spread:  # nor where a camera is NaN
         return None
     return (
         f"the cameras stand {far:.3g} from the origin and {spread:.3g} from their middle: float32 "

@@ -287,10 +287,9 @@ class _Tracer(TorchDispatchMode):
 
 def _is_one_operator(module: nn.Module) -> bool:
     """Whether PyTorch reads the layers' weights behind their backs where none has a hook."""
-    if type(module).forward is not nn.TransformerEncoderLayer.forward:
+    if not isinstance(module, nn.TransformerEncoderLayer):
         return False
-    encoder: Any = module
-    return encoder.self_attn.batch_first and bool(encoder.activation_relu_or_gelu)
+    return module.self_attn.batch_first and bool(module.activation_relu_or_gelu)
 
 
 def _line() -> str:

@@ -52,6 +52,13 @@ def test_of_several_windows_the_mean_counts(textured_views):
     torch.testing.assert_close(both.score(0.5), better_half((small + large) / 2))
 
 
+def test_a_pixel_that_is_no_number_tells_nothing(textured_views):
+    images = textured_views["images"].clone()
+    images[1, :, 20, 30] = torch.nan
+    depth, score = sweep(textured_views, images, planes=8, smooth=False)
+    assert depth.isfinite().all() and -1 <= score.min() <= score.max() <= 1
+
+
 @pytest.mark.parametrize("sources", [1, 2, 3, 4, 7])
 def test_the_better_half_is_that_of_a_sort(sources):
     alike = torch.rand(2, sources, 3, 5).mul(8).round()  # with ties

@@ -78,7 +78,8 @@ def test_one_view(scene, oracle, tmp_path):
     again = predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(again.image, arrays[0])
     assert again != result and result in [again, result]
-    loaded = predictor(arrays, intrinsics.double().numpy(), extrinsics.double().numpy(), (1.0, 6.0))
+    cameras = [given.double().numpy()[::-1].copy()[::-1] for given in (intrinsics, extrinsics)]
+    loaded = predictor(arrays, *cameras, (1.0, 6.0))
     np.testing.assert_array_equal(loaded.confidence, again.confidence)
     extrinsics[:, :3, 3] -= 1e7 * extrinsics[:, :3, 0]
     with pytest.warns(UserWarning, match="from the origin .* subtract one offset from all"):

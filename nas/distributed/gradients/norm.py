@@ -43,6 +43,8 @@ class _Synced(_BatchNorm):
         if not self.training or dist.get_world_size() == 1:
             return super().forward(x)
         with _Together():  # the class may do more, such as an activation
+            if isinstance(self, nn.SyncBatchNorm):  # which does the same, but on GPUs alone
+                return _BatchNorm.forward(self, x)
             return super().forward(x)
 
 
@@ -81,8 +83,10 @@ def _batch_norm(
     centred = wide - mean.view(shape)
     variance = _Sum.apply(centred.square().sum(dims)) / size
     y = centred * (variance + eps).rsqrt().view(shape)
-    if weight is not None and bias is not None:
-        y = y * weight.view(shape) + bias.view(shape)
+    if weight is not None:
+        y = y * weight.view(shape)
+    if bias is not None:
+        y = y + bias.view(shape)
     if running_mean is not None and running_var is not None:
         moments = mean.detach(), variance.detach() * size / (size - 1)
         for kept, new in zip((running_mean, running_var), moments, strict=True):

@@ -358,22 +358,34 @@ class Tied(Small):
         return self.last(self.other(F.relu(self.one(x))))
 
 
+class OwnLayer(nn.TransformerEncoderLayer):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
+
+
 class Encoded(Small):
     """PyTorch reads the encoder's weights itself, unless a layer of it has a hook."""
 
+    layer = nn.TransformerEncoderLayer
+
     def __init__(self):
         super().__init__()
-        kept = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        kept = self.layer(16, 2, 32, batch_first=True)
         self.encoder = nn.TransformerEncoder(kept, 2)
 
     def between(self, x):
         return self.encoder(x.flatten(2).mT).mT.unflatten(2, x.shape[2:])
 
 
+class OwnEncoded(Encoded):
+    layer = OwnLayer
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "why"),
     [
         (Encoded, "encoder.layers.0.linear1", "computes all of encoder.layers.0"),
+        (OwnEncoded, "encoder.layers.0.linear1", "computes all of encoder.layers.0"),
         (Hard, "first.0", "it does not run smaller: shape"),
         (Sliced32, "wide.0", "it does not run smaller: The size of tensor a"),
         (Spectral, "first.0", "operator convolution in second"),

@@ -21,6 +21,12 @@ class NormAct(nn.BatchNorm2d):
         return super().forward(x).relu()
 
 
+def without_bias(layer):
+    layer.register_parameter("bias", None)
+    nn.init.constant_(layer.weight, 3)
+    return layer
+
+
 @pytest.fixture(autouse=True)
 def two_processes(monkeypatch):
     alike = SimpleNamespace(get_world_size=lambda: 2, all_reduce=lambda x: x.mul_(2))
@@ -36,8 +42,9 @@ def two_processes(monkeypatch):
         (elastic.BatchNorm2d(Choice("width", (2, 4))), (3, 4, 5, 6)),
         (NormAct(4), (3, 4, 5, 6)),
         (FaceNorm(4), (3, 7, 4)),
+        (without_bias(nn.BatchNorm2d(4)), (3, 4, 5, 6)),
     ],
-    ids=["plain", "cumulative", "bare", "elastic", "activation", "faces"],
+    ids=["plain", "cumulative", "bare", "elastic", "activation", "faces", "without bias"],
 )
 def test_a_layer_does_all_that_its_class_does(layer, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -47,3 +54,12 @@ def test_a_layer_does_all_that_its_class_does(layer, shape):
     for own, other in zip(synced.buffers(), layer.buffers(), strict=True):
         torch.testing.assert_close(own, other)
     assert type(norm.SyncedBatchNorm().revert(synced)) is type(layer)
+
+
+def test_layers_of_pytorch_that_see_all_processes_train_on_a_cpu(monkeypatch):
+    x = torch.randn(3, 4, 5, 6)
+    synced = norm.SyncedBatchNorm().apply(nn.SyncBatchNorm(4))
+    with monkeypatch.context() as within:
+        within.setattr(torch.distributed, "is_initialized", lambda: True)
+        together = synced(x)
+    torch.testing.assert_close(together, nn.BatchNorm2d(4)(torch.cat([x, x]))[: len(x)])
