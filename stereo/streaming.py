@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from ..common.summaries import spread
-from ..datasets.stereo.calibration import StereoCalibration, scaling_notes
+from ..datasets.stereo.calibration import StereoCalibration, read_calibration, scaling_notes
 from ..vision.io.images import as_image
 from ..vision.viz.colour import colour_range
 from .infer import StereoPredictor, reduced
@@ -270,7 +270,7 @@ def stream(
     settled: Settled | None = None,
     steady: bool = False,
     min_confidence: float | None = None,
-    calibration: StereoCalibration | None = None,
+    calibration: StereoCalibration | str | os.PathLike | None = None,
     rectifier: Rectifier | None = None,
     rate: float | None = None,
     colours: tuple[float, float] | None = None,
@@ -294,7 +294,7 @@ def stream(
         settled: what `settle` found; None: it is asked.
         steady: as for `disparities`.
         min_confidence: likewise.
-        calibration: of the pairs; by default the rectifier's.
+        calibration: of the pairs, or its file; by default the rectifier's.
         rectifier: what made the pairs of raw ones (`StereoSequence.transform`), where that is so:
             depth is also written for the raw left pictures, in ``NAME_depth_raw``.
         rate: frames a second of the video; None: the source's, or 10 where it says none. A lower
@@ -313,6 +313,8 @@ def stream(
         ImportError: rerun is not installed.
     """
     formats = check_forms(formats)
+    if isinstance(calibration, (str, os.PathLike)):
+        calibration = read_calibration(calibration)
     if rate is not None and not 0 < rate <= 1000:
         raise ValueError(f"rate {rate:g}: frames a second, above 0 and at most 1000")
     if colours is not None and not 0 <= colours[0] < colours[1]:

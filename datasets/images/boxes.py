@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,14 +50,15 @@ class CocoImages(ImageDataset):
         content = read_json(path, "COCO annotations")
         try:
             kinds = {kind["id"]: kind["name"] for kind in content["categories"]}
-            files = {image["id"]: image["file_name"] for image in content["images"]}
+            order = [kinds[key] for key in sorted(kinds)]
+            files = {image["id"]: os.fspath(image["file_name"]) for image in content["images"]}
             notes = [note for note in content["annotations"] if not note.get("iscrowd")]
             boxes = [(n["image_id"], n["category_id"], tuple(n["bbox"])) for n in notes]
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path}: not COCO annotations: want images, annotations and categories ({error})"
             ) from error
-        names = list(classes or (kinds[key] for key in sorted(kinds)))
+        names = list(classes or order)
         if unknown := [name for name in names if name not in kinds.values()]:
             raise ValueError(
                 f"{path}: class {unknown[0]!r} is none of its categories "

@@ -16,7 +16,7 @@ from sequences import SIZE, read_video, views
 from stereo_fixtures import BlockMatcher, Constant, pair_of
 from torch import nn
 
-from vizoo.datasets.stereo.calibration import StereoCalibration
+from vizoo.datasets.stereo.calibration import StereoCalibration, write_calibration
 from vizoo.stereo import sinks, streaming
 from vizoo.stereo.infer import StereoPredictor
 from vizoo.stereo.rectify import RigRectifier
@@ -472,8 +472,9 @@ def test_depth_is_written_with_a_calibration(predictor, tmp_path):
     assert depth[0].dtype == np.uint16 and set(depth[0].flat) == {4000} and not depth[1].any()
     np.testing.assert_array_equal(read_pixels(tmp_path / "mine_left/002.png"), shown[2].left)
     far = StereoCalibration(100.0, 8.0, 79.0, 47.0, width=160, height=96)
+    write_calibration(tmp_path / "far.txt", far)
     source = StereoSequence("far", frames(1))
-    report = run(predictor, source, tmp_path, formats=["png"], calibration=far)
+    report = run(predictor, source, tmp_path, formats=["png"], calibration=tmp_path / "far.txt")
     assert not read_pixels(tmp_path / "far_depth/000.png").any()  # 80 m
     scaled = "the calibration is for 96x160 images (height x width) and was scaled to 48x80"
     assert report.notes == [scaled]

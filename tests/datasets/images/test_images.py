@@ -383,6 +383,11 @@ def test_boxes_that_are_refused(boxed):
     content = json.loads(file.read_text())
     for change, message in (
         ({"categories": None}, "not COCO annotations"),
+        (
+            {"categories": [{"id": 5, "name": "a"}, {"id": "6", "name": "b"}]},
+            "not COCO annotations",
+        ),
+        ({"images": [{"id": 7, "file_name": 7}]}, "not COCO annotations"),
         ({"annotations": [{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}]}, "no such"),
         ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, 1]}]}, "four numbers"),
         ({"annotations": [{"image_id": 7, "category_id": 5, "bbox": [0, 0, -1, 1]}]}, "no area"),
