@@ -73,6 +73,9 @@ def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
     widths are sorted: the important channels come to the places that smaller subnets keep, so that
     the plan of its conversion holds on.
 
+    Only elastic layers are seen: a parameter of your own for each channel, outside of them, is not
+    permuted, and the network then computes something else.
+
     Without scores the gate of a squeeze-excite does not count as a reader of the channels that it
     scales; its own reduced channels are sorted too. An optimiser's moments are not permuted: make
     a new one.
