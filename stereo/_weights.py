@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..vision.hub.record import WeightsRecord
 
+_record = partial(
+    WeightsRecord,
+    licence="Apache-2.0",
+    trained_on="generated worlds with public-domain photographs as textures, layered scenes",
+    command="python -m benchmarks.stereo_transfer",
+)
+
 DISPARITY_FUSION = {
-    "worlds": WeightsRecord(
+    "worlds": _record(
         sources=("package:stereo/weights/disparity_fusion.safetensors",),
         sha256="61a19e75f605d013ae2a96bb86ccd712d9c8a7da93616b83e2cb2b6b1f31bd22",
         size=418_640,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground, with easnet_scaled": {"epe": 0.33, "bad1": 0.028, "bad2": 0.010},
             "cones, with easnet_scaled": {"epe": 0.78, "bad1": 0.108, "bad2": 0.078},
@@ -29,17 +36,15 @@ DISPARITY_FUSION = {
 }
 
 EASNET_LIGHT = {
-    "generated": WeightsRecord(
+    "generated": _record(
         sources=("package:stereo/weights/easnet_light.safetensors",),
         sha256="802d0f9c3fdc4601f423d7f5f67b8c681734fa71e1a4d3c333469e2c45803386",
         size=2_475_256,
-        licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={
             "playground": {"epe": 0.627, "bad1": 0.138, "bad2": 0.049},
             "cones": {"epe": 1.501, "bad1": 0.391, "bad2": 0.188},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config search/easnet_light_generated.yaml, then the batch norms of "
         "the largest subnet recalibrated on 64 of its training scenes",
         input={"max_disparity": 96},
@@ -49,12 +54,10 @@ EASNET_LIGHT = {
 }
 
 EASNET_SCALED = {
-    "worlds": WeightsRecord(
+    "worlds": _record(
         sources=("package:stereo/weights/easnet_scaled.safetensors",),
         sha256="5ef451c5ad5faa377d2c77121575b5ec908a2d8a6e81f56c156b796d71f959d8",
         size=2_705_844,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground": {"epe": 0.41, "bad1": 0.060, "bad2": 0.022},
             "cones": {"epe": 0.98, "bad1": 0.162, "bad2": 0.093},
@@ -63,7 +66,6 @@ EASNET_SCALED = {
             "larger": {"epe": 1.86, "bad1": 0.194, "bad2": 0.118},
             "KITTI": {"epe": 2.27, "d1": 0.145},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="easnet_small.worlds by scripts/scaled_weights.py, then 770, 1,000 and 1,500 "
         "steps of vizoo fit --config search/easnet_scaled_world.yaml, each from what came out "
         "before, the last two at a rate of 8e-4 that falls to zero, on the first 1,200 worlds and "
@@ -75,12 +77,10 @@ EASNET_SCALED = {
         input={"max_disparity": 192},
         reach=80,
     ),
-    "two_thirds": WeightsRecord(
+    "two_thirds": _record(
         sources=("package:stereo/weights/easnet_scaled_two_thirds.safetensors",),
         sha256="2c7b56f737bd547ae4fc39c0a72a75663bd1830111781629db8776aa041f9409",
         size=1_338_964,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground": {"epe": 0.53, "bad1": 0.109, "bad2": 0.037},
             "cones": {"epe": 1.16, "bad1": 0.232, "bad2": 0.126},
@@ -89,7 +89,6 @@ EASNET_SCALED = {
             "larger": {"epe": 2.22, "bad1": 0.262, "bad2": 0.153},
             "KITTI": {"epe": 2.45, "d1": 0.171},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="easnet_scaled.worlds, the subnet that matches at 2/3 of the size and is largest "
         "else, convolutions in float16",
         input={"max_disparity": 192},
@@ -109,11 +108,10 @@ EASNET_SCALED = {
 }
 
 EASNET_SMALL = {
-    "generated": WeightsRecord(
+    "generated": _record(
         sources=("package:stereo/weights/easnet_small.safetensors",),
         sha256="51df4877d3e440f3ff787bbbb99bce3f3ea8e34a1ee7114087e3e5f9820cf3fe",
         size=1_370_340,
-        licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={
             "playground": {"epe": 0.495, "bad1": 0.068, "bad2": 0.028},
@@ -123,7 +121,6 @@ EASNET_SMALL = {
             "larger": {"epe": 14.71, "bad1": 0.394, "bad2": 0.325},
             "KITTI": {"epe": 3.92, "d1": 0.199},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config search/easnet_generated.yaml, its core by vizoo subnet "
         "--architecture --recalibrate, then vizoo fit --config stereo/easnet_small_generated.yaml "
         "--model.init_weights in the parts that this config names",
@@ -131,12 +128,10 @@ EASNET_SMALL = {
         reach=72,
         architecture={"max_disparity": 96},
     ),
-    "worlds": WeightsRecord(
+    "worlds": _record(
         sources=("package:stereo/weights/easnet_small_worlds.safetensors",),
         sha256="d109dd0d4132416b680d74fd98ab1cbfdff4646dac26a270e6b12abeee840e72",
         size=1_352_180,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground": {"epe": 0.432, "bad1": 0.068, "bad2": 0.024},
             "cones": {"epe": 1.034, "bad1": 0.183, "bad2": 0.104},
@@ -145,7 +140,6 @@ EASNET_SMALL = {
             "larger": {"epe": 2.0, "bad1": 0.218, "bad2": 0.131},
             "KITTI": {"epe": 2.29, "d1": 0.16},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="easnet_small.generated by scripts/double_range.py, 1,000 steps by vizoo fit "
         "--config benchmarks/trainings/stereo.yaml --config benchmarks/trainings/range.yaml, 1,750 "
         "by vizoo fit --config stereo/easnet_small_world.yaml --model.lr_schedule cosine, all on "
@@ -157,12 +151,10 @@ EASNET_SMALL = {
 }
 
 FADNET_PLUS_TINY = {
-    "worlds": WeightsRecord(
+    "worlds": _record(
         sources=("package:stereo/weights/fadnet_plus_tiny_worlds.safetensors",),
         sha256="da03ef304c521c1a621de25cec8a25a3769e70bbd5d291422d1c6c4f91012aa1",
         size=3_365_800,
-        licence="Apache-2.0",
-        trained_on="generated worlds with public-domain photographs as textures, layered scenes",
         metrics={
             "playground": {"epe": 0.89, "bad1": 0.258, "bad2": 0.110},
             "cones": {"epe": 1.84, "bad1": 0.426, "bad2": 0.251},
@@ -182,17 +174,15 @@ FADNET_PLUS_TINY = {
         input={"max_disparity": 192},
         reach=112,
     ),
-    "generated": WeightsRecord(
+    "generated": _record(
         sources=("package:stereo/weights/fadnet_plus_tiny.safetensors",),
         sha256="59a33be1c17950d1b9fa4384de861b9e77e494e25c0f0688a6026e9ec7cc8d3b",
         size=3_365_704,
-        licence="Apache-2.0",
         trained_on="generated scenes alone",
         metrics={
             "playground": {"epe": 2.981, "bad1": 0.700, "bad2": 0.489},
             "cones": {"epe": 2.843, "bad1": 0.664, "bad2": 0.456},
         },
-        command="python -m benchmarks.stereo_transfer",
         training="vizoo fit --config stereo/fadnet_tiny_generated.yaml",
         input={"max_disparity": 96},
         reach=24,
