@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..common.layers import Number
 from ..nas import elastic
 from ..nas.elastic.base import ElasticModule
 from ..nas.elastic.containers import ElasticNumber
@@ -58,22 +57,6 @@ _FACTORS = {"1/4": 8, "1/3": 6, "1/2": 4, "2/3": 3, "1": 2}
 """Size of the matched copy to the image's pixels per pixel of the copy's half."""
 _FEATURES = 32  # channels of the refinement
 _GUIDE = 32  # channels of what the enlargement sees of the image
-
-
-class _Correlation(Number):
-    """Mean products of features over so many displacements, (B, D, h, w)."""
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return correlation(left, right, self.value)
-
-
-class _ElasticCorrelation(ElasticNumber):
-    """A `_Correlation` whose displacements depend on a choice."""
-
-    plain = _Correlation
-
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        return correlation(left, right, self.value)
 
 
 class _Copy(nn.Module):
@@ -193,7 +176,7 @@ class EASNetScaled(MatchingNetwork):
         ]
         size = Choice("size", tuple(_FACTORS))
         self.features = FeaturePyramid(_LEVELS, depths=_DEPTHS, kernels=(5,), ratios=(4,))
-        self.volumes = nn.ModuleList(map(_ElasticCorrelation, candidates))
+        self.candidates = nn.ModuleList(map(ElasticNumber, candidates))
         self.aggregation = elastic.Sequential(
             *(
                 AggregationModule([convolution(n, 1) for n in candidates], candidates, _LEVELS)
@@ -217,7 +200,7 @@ class EASNetScaled(MatchingNetwork):
     @property
     def max_disparity(self) -> float:
         """Pixels of the image; the active subnet is made for disparities below that."""
-        copy, finest = cast(Any, self.copy), cast(Any, self.volumes[0])
+        copy, finest = cast(Any, self.copy), cast(Any, self.candidates[0])
         active: Any = copy._modules[copy.active] if isinstance(copy, ElasticModule) else copy
         return FINEST * active.factor / 2 * finest.value
 
@@ -227,9 +210,8 @@ class EASNetScaled(MatchingNetwork):
         check_pair(left, right)
         image, second = map(_whole_cell, (left, right))
         left, right = (normalize_images(self.copy(view)) for view in (image, second))
-        pairs = zip(self.features(left), self.features(right), strict=True)
-        costs = [match(*pair) for match, pair in zip(self.volumes, pairs, strict=True)]
-        costs = self.aggregation(costs)
+        levels: Any = zip(self.features(left), self.features(right), self.candidates, strict=True)
+        costs = self.aggregation([correlation(a, b, count.value) for a, b, count in levels])
         scores = [head(cost) for head, cost in zip(self.heads, costs, strict=True)]
         matched, share = peak_argmin(scores[0].float())
         halves = (F.avg_pool2d(view, 2) for view in (left, right))
