@@ -162,10 +162,6 @@ def _convolution(
     return FusedConv2d(weight, bias, stride=stride, padding=sides, slope=slope, dtype=dtype)
 
 
-def _weight_and_bias(conv: nn.Conv2d) -> tuple[Tensor, Tensor]:
-    return conv.weight, cast(Tensor, conv.bias)
-
-
 class _Unit(nn.Module):
     """A convolution, its norm, and a ReLU if wanted; in channels-last memory."""
 
@@ -241,7 +237,7 @@ class _Pass(nn.Module):
         self.channels = c = convs[0].out_channels
         padding = convs[0].padding
         shared = torch.cat([conv.weight[:, c : 2 * c] for conv in convs])
-        bias = torch.cat([_weight_and_bias(conv)[1] for conv in convs])
+        bias = torch.cat([cast(Tensor, conv.bias) for conv in convs])
         own = [torch.cat((conv.weight[:, :c], conv.weight[:, 2 * c :]), 1) for conv in convs]
         self.context = _convolution(shared, bias, False, dtype, padding=padding)
         self.gates = _convolution(torch.cat(own[:2]), None, False, dtype, padding=padding)
@@ -274,16 +270,17 @@ class FusedUpdateBlock(nn.Module):
         self.cost = nn.Sequential(fused(encoder.convc1), fused(encoder.convc2))
         self.flow = nn.Sequential(fused(encoder.convf1), fused(encoder.convf2))
         # One channel more, for the E-flow; convolutions are slow where they have an odd number.
-        weight, bias = _weight_and_bias(encoder.conv)
-        weight, bias = F.pad(weight, (0,) * 7 + (1,)), F.pad(bias, (0, 1))
-        self.joined = _convolution(weight, bias, True, dtype, padding=encoder.conv.padding)
+        joined = encoder.conv
+        weight = F.pad(joined.weight, (0,) * 7 + (1,))
+        bias = F.pad(cast(Tensor, joined.bias), (0, 1))
+        self.joined = _convolution(weight, bias, True, dtype, padding=joined.padding)
         self.passes = nn.ModuleList(
             _Pass([getattr(gru, f"conv{gate}{index}") for gate in "zrq"], dtype) for index in (1, 2)
         )
         self.head = nn.Sequential(fused(head.conv1), fused(head.conv2, relu=False))
         first, _, last = cast("Iterable[nn.Conv2d]", block.mask)
         self.mask = fused(first)
-        weight, bias = (0.25 * x for x in _weight_and_bias(last))
+        weight, bias = 0.25 * last.weight, 0.25 * cast(Tensor, last.bias)
         self.whole = FusedConv2d(weight, bias, dtype=dtype)
         self.corner = FusedConv2d(weight[::16], bias[::16], dtype=dtype)
 
