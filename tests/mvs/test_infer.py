@@ -23,6 +23,16 @@ from vizoo.vision.io.pfm import read_pfm
 from vizoo.vision.io.ply import read_ply
 
 
+@pytest.fixture
+def predictor(oracle):
+    return vizoo.MVSPredictor(oracle, "cpu")
+
+
+def cameras_of(scene):
+    intrinsics = torch.stack([view.intrinsics for view in scene.views])
+    return intrinsics, torch.stack([view.extrinsics for view in scene.views])
+
+
 def altered(scene, view=None, **changes):
     """The scene with all views changed, or one of them."""
     views = [
@@ -31,9 +41,8 @@ def altered(scene, view=None, **changes):
     return Scene(scene.name, views, changes.pop("pairs", scene.pairs), scene.layout)
 
 
-def test_a_whole_scene(scene, oracle, tmp_path):
+def test_a_whole_scene(scene, oracle, predictor, tmp_path):
     seen = []
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
     summary = reconstruct(
         predictor,
         scene,
@@ -64,11 +73,9 @@ def test_a_whole_scene(scene, oracle, tmp_path):
     torch.testing.assert_close(depth, truth, rtol=1e-2, atol=0)
 
 
-def test_one_view(scene, oracle, tmp_path):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_one_view(scene, predictor, tmp_path):
     images = [view.image for view in scene.views]
-    intrinsics = torch.stack([view.intrinsics for view in scene.views])
-    extrinsics = torch.stack([view.extrinsics for view in scene.views])
+    intrinsics, extrinsics = cameras_of(scene)
     result = predictor(images, intrinsics, extrinsics)
     np.testing.assert_array_equal(result.depth, scene.views[0].truth()[0][0])
     points, colours = result.points()
@@ -86,15 +93,13 @@ def test_one_view(scene, oracle, tmp_path):
         predictor(arrays, intrinsics, extrinsics, (1.0, 6.0))
 
 
-def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
+def test_files_lie_as_they_are_stored(scene, predictor, tmp_path):
     """As in a scene: cameras are those of the stored pixels, whatever EXIF notes."""
     exif, files = Image.Exif(), [tmp_path / f"{view.name}.png" for view in scene.views]
     exif[0x0112] = 8
     for file, view in zip(files, scene.views, strict=True):
         Image.fromarray(to_bytes(view.image)).save(file, exif=exif)
-    intrinsics = torch.stack([view.intrinsics for view in scene.views])
-    extrinsics = torch.stack([view.extrinsics for view in scene.views])
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+    intrinsics, extrinsics = cameras_of(scene)
     result = predictor(files, intrinsics, extrinsics, (1.0, 6.0))
     np.testing.assert_array_equal(result.image, to_bytes(scene.views[0].image))
     for file, view in zip(files, scene.views, strict=True):  # of a camera of 12 bits
@@ -106,11 +111,9 @@ def test_files_lie_as_they_are_stored(scene, oracle, tmp_path):
 
 
 @pytest.mark.gpu
-def test_cameras_on_another_device_than_the_network(scene, oracle):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_cameras_on_another_device_than_the_network(scene, predictor):
     images = [view.image for view in scene.views]
-    intrinsics = torch.stack([view.intrinsics for view in scene.views])
-    extrinsics = torch.stack([view.extrinsics for view in scene.views])
+    intrinsics, extrinsics = cameras_of(scene)
     for span in (None, (1.0, 6.0)):
         here = predictor(images, intrinsics, extrinsics, span)
         there = predictor(images, intrinsics.cuda(), extrinsics.cuda(), span)
@@ -128,8 +131,8 @@ def test_any_seed():
 
 
 @pytest.mark.parametrize("seed", [2**64, -(2**64), 10**30])
-def test_a_seed_beyond_what_generators_take(scene, oracle, seed):
-    vizoo.MVSPredictor(oracle, "cpu").predict_sample(scene.sample(0, [1]), seed)
+def test_a_seed_beyond_what_generators_take(scene, predictor, seed):
+    predictor.predict_sample(scene.sample(0, [1]), seed)
 
 
 def test_the_real_network(scene, tmp_path):
@@ -178,8 +181,8 @@ def test_a_camera_held_on_its_side(scene):
         torch.testing.assert_close(after, before)
 
 
-def test_a_plane_sweep_beside_the_network(scene, oracle, tmp_path):
-    summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, classical=True)
+def test_a_plane_sweep_beside_the_network(scene, predictor, tmp_path):
+    summary = reconstruct(predictor, scene, tmp_path, classical=True)
     other = summary["classical"]
     assert other["model"] == "PlaneSweep" and summary["model"] == "Oracle"
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
@@ -198,8 +201,7 @@ class Interrupted(Exception):
     pass
 
 
-def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_an_interrupted_run_resumes(scene, oracle, predictor, tmp_path):
 
     def stop(what, done, total):
         if what == "views" and done == 2:
@@ -217,8 +219,7 @@ def test_an_interrupted_run_resumes(scene, oracle, tmp_path):
                                     ("out", "whole")))  # fmt: skip
 
 
-def test_ctrl_c_leaves_an_earlier_cloud_and_its_summary(scene, oracle, tmp_path):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_ctrl_c_leaves_an_earlier_cloud_and_its_summary(scene, predictor, tmp_path):
     reconstruct(predictor, scene, tmp_path)
     files = [tmp_path / name for name in ("summary.json", "cloud.ply", "cloud.png")]
     before = [file.read_bytes() for file in files]
@@ -233,8 +234,7 @@ def test_ctrl_c_leaves_an_earlier_cloud_and_its_summary(scene, oracle, tmp_path)
 
 
 @pytest.mark.parametrize("made_by", ["0.0.1", None])
-def test_views_of_another_version_are_told(scene, oracle, tmp_path, made_by):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_views_of_another_version_are_told(scene, predictor, tmp_path, made_by):
     reconstruct(predictor, scene, tmp_path)
     mark = tmp_path / "views/00000001.json"
     kept = json.loads(mark.read_text())
@@ -247,9 +247,8 @@ def test_views_of_another_version_are_told(scene, oracle, tmp_path, made_by):
 
 
 @pytest.mark.parametrize("classical", [False, True])
-def test_an_interrupted_restart_resumes(scene, oracle, tmp_path, classical):
+def test_an_interrupted_restart_resumes(scene, oracle, predictor, tmp_path, classical):
     """Views that the restart had not reached are of other settings, and not to be kept."""
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
     reconstruct(predictor, scene, tmp_path, classical=classical)
     narrow, started = scene.with_range(1.0, 20.0), []
 
@@ -267,10 +266,9 @@ def test_an_interrupted_restart_resumes(scene, oracle, tmp_path, classical):
     assert {tuple(view["depth_range"]) for view in views} == {(1.0, 20.0)}
 
 
-def test_a_range_that_was_derived_stays(scene, oracle, tmp_path, monkeypatch):
+def test_a_range_that_was_derived_stays(scene, predictor, tmp_path, monkeypatch):
     """A resumed run does not depend on what libraries make of features today."""
     bare = altered(scene, depth_range=None)
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
     with pytest.warns(UserWarning, match="no depth range is given"):
         first = reconstruct(predictor, bare, tmp_path)
 
@@ -284,8 +282,7 @@ def test_a_range_that_was_derived_stays(scene, oracle, tmp_path, monkeypatch):
         assert other["resumed"] and one["depth_range"] == other["depth_range"]
 
 
-def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_half_a_view_is_computed_again(scene, oracle, predictor, tmp_path):
     reconstruct(predictor, scene, tmp_path)
     (tmp_path / "depth/00000001.pfm").unlink()
     (tmp_path / "views/00000002.json").write_text('{"settings": ')
@@ -307,8 +304,7 @@ def test_half_a_view_is_computed_again(scene, oracle, tmp_path):
         ({"image": torch.zeros(3, 48, 64)}, {}, "other images or cameras"),
     ],
 )  # fmt: skip
-def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, message):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_other_settings_are_noticed(scene, oracle, predictor, tmp_path, changes, settings, message):
     reconstruct(predictor, scene, tmp_path)
     said = message + ".*name another folder, or compute all views anew with --restart"
     with pytest.raises(ValueError, match=said):
@@ -316,8 +312,8 @@ def test_other_settings_are_noticed(scene, oracle, tmp_path, changes, settings, 
     assert len(oracle.calls) == 4
 
 
-def test_other_weights_are_noticed_and_a_restart_takes_them(scene, oracle, tmp_path):
-    reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
+def test_other_weights_are_noticed_and_a_restart_takes_them(scene, oracle, predictor, tmp_path):
+    reconstruct(predictor, scene, tmp_path)
     other = type(oracle)(scene, 0.001)
     with pytest.raises(ValueError, match="00000000.json: computed from other weights"):
         reconstruct(vizoo.MVSPredictor(other, "cpu"), scene, tmp_path)
@@ -325,20 +321,20 @@ def test_other_weights_are_noticed_and_a_restart_takes_them(scene, oracle, tmp_p
     assert len(other.calls) == 4
 
 
-def test_another_size(scene, oracle, tmp_path):
-    summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, size=(96, 128))
+def test_another_size(scene, predictor, tmp_path):
+    summary = reconstruct(predictor, scene, tmp_path, size=(96, 128))
     assert summary["size"] == [96, 128]
     assert read_pfm(tmp_path / "depth/00000000.pfm").shape == (96, 128)
     assert summary["points"] > 0.4 * 4 * 96 * 128
 
 
-def test_what_is_assumed_is_said(scene, oracle, tmp_path):
+def test_what_is_assumed_is_said(scene, predictor, tmp_path):
     pairs = [sources[:1] for sources in scene.pairs]
     views = [replace(view, depth_range=None) for view in scene.views]
     sparse = Scene(scene.name, views, [*pairs[:3], []], scene.layout)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), sparse, tmp_path)
+        summary = reconstruct(predictor, sparse, tmp_path)
     said = [str(w.message) for w in caught if w.category is UserWarning]
     assert len(said) == 3
     assert "1 of 4 views have no source and are left out (00000003)" in said[0]
@@ -347,19 +343,17 @@ def test_what_is_assumed_is_said(scene, oracle, tmp_path):
     assert len(summary["views"]) == 3 and summary["fusion"]["views"] == 1
 
 
-def test_large_images_are_made_smaller(scene, oracle, tmp_path, monkeypatch):
+def test_large_images_are_made_smaller(scene, predictor, tmp_path, monkeypatch):
     monkeypatch.setattr("vizoo.mvs.reconstruction._LONGEST", 32)
     said = r"images of 48x64 are resized to 24x32 \(height x width\); size chooses another"
     with pytest.warns(UserWarning, match=said):
-        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
+        summary = reconstruct(predictor, scene, tmp_path)
     assert summary["size"] == [24, 32]
 
 
-def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
+def test_thinning_normals_and_mesh(scene, predictor, tmp_path):
     library = pytest.importorskip("open3d", exc_type=ImportError)
-    summary = reconstruct(
-        vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path, voxel=0.04, normals=True, mesh=0.04
-    )
+    summary = reconstruct(predictor, scene, tmp_path, voxel=0.04, normals=True, mesh=0.04)
     cloud = library.io.read_point_cloud(str(tmp_path / "cloud.ply"))
     assert len(cloud.points) == summary["points"] < sum(v["points"] for v in summary["views"])
     normals = np.asarray(cloud.normals)
@@ -378,8 +372,8 @@ def test_thinning_normals_and_mesh(scene, oracle, tmp_path):
     assert np.median(tree.query(np.asarray(mesh.vertices))[0]) < 0.02
 
 
-def test_only_files_of_an_earlier_run_go(scene, oracle, tmp_path):
-    predictor, mesh = vizoo.MVSPredictor(oracle, "cpu"), tmp_path / "mesh.ply"
+def test_only_files_of_an_earlier_run_go(scene, predictor, tmp_path):
+    mesh = tmp_path / "mesh.ply"
     mesh.write_text("somebody's")
     for _ in range(2):
         summary = reconstruct(predictor, scene, tmp_path)
@@ -389,12 +383,12 @@ def test_only_files_of_an_earlier_run_go(scene, oracle, tmp_path):
     assert not mesh.exists() and (tmp_path / "cloud.ply").is_file()
 
 
-def test_views_of_another_scene_in_the_folder_are_named(scene, oracle, tmp_path):
+def test_views_of_another_scene_in_the_folder_are_named(scene, predictor, tmp_path):
     (tmp_path / "views").mkdir()
     for name in ("00000000", "cam0.a"):
         (tmp_path / "views" / f"{name}.json").write_text("{}")
     with pytest.warns(UserWarning, match=r"not of this one, stays there: cam0\.a$"):
-        reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
+        reconstruct(predictor, scene, tmp_path)
 
 
 class NotFinite(nn.Module):
@@ -403,21 +397,20 @@ class NotFinite(nn.Module):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_no_view_confirms_is_written_and_not_fused(scene, oracle, tmp_path, count):
+def test_what_no_view_confirms_is_written_and_not_fused(scene, predictor, tmp_path, count):
     """One view alone has sources, or two have others than each other."""
     third = [(3, 1.0)]
     pairs = [scene.pairs[0] if count == 1 else third, third if count == 2 else [], [], []]
     alone = Scene("s", scene.views, pairs, "generated")
-    reconstruct(vizoo.MVSPredictor(oracle, "cpu"), scene, tmp_path)
+    reconstruct(predictor, scene, tmp_path)
     with pytest.warns(UserWarning, match="there is depth, and nothing to fuse it with"):
-        summary = reconstruct(vizoo.MVSPredictor(oracle, "cpu"), alone, tmp_path, restart=True)
+        summary = reconstruct(predictor, alone, tmp_path, restart=True)
     assert summary["fusion"] is summary["cloud"] is None and len(summary["views"]) == count
     assert json.loads((tmp_path / "summary.json").read_text()) == summary
     assert (tmp_path / "depth/00000000.pfm").is_file() and not list(tmp_path.glob("*.ply"))
 
 
-def test_refused(scene, oracle, tmp_path):
-    predictor = vizoo.MVSPredictor(oracle, "cpu")
+def test_refused(scene, oracle, predictor, tmp_path):
     cases = [
         (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 40x64 pixels, but"),
         (altered(scene, depth_range=(0.1, 0.2)), {}, "no point is left of 12288 pixels"),
