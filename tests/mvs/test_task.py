@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from vizoo.vision.hub.weights import load_weights
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "mvs").glob("*.yaml"))
 SMALL = {"coarse_iterations": 1, "fine_iterations": 1}
+_DRAWN = tempfile.TemporaryDirectory()  # scenes, which most tests share
 
 
 def _task(**settings):
@@ -29,7 +31,7 @@ def _task(**settings):
 
 
 def _scenes(length=2):
-    return WorldViews(length, 128, 128, views=3, seed=1, layouts=["room"])
+    return WorldViews(length, 128, 128, views=3, seed=1, layouts=["room"], cache=_DRAWN.name)
 
 
 def _data(length=2):
@@ -42,19 +44,24 @@ def batch():
     return default_collate([_scenes()[i] for i in range(2)])
 
 
+@pytest.fixture(scope="module")
+def single(batch):
+    """The first of its samples."""
+    return {name: values[:1] for name, values in batch.items()}
+
+
 def test_a_range_that_is_narrowed():
     with pytest.raises(ValueError, match=r"range_factor must be at least 1, not 0\.5"):
         _task(range_factor=0.5)
 
 
-def test_training_lowers_the_loss(batch):
-    one = {k: v[:1] for k, v in batch.items()}
+def test_training_lowers_the_loss(single):
     task = _task()
     optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-3)
     losses = []
     for _ in range(5):
         torch.manual_seed(0)  # the same start
-        loss = task.loss(task.outputs(one), one)
+        loss = task.loss(task.outputs(single), single)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(task.net.parameters(), 1.0)
@@ -63,11 +70,11 @@ def test_training_lowers_the_loss(batch):
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_subclass_need_not_save_arguments(batch):
+def test_a_subclass_need_not_save_arguments(single):
     task = _task(vary_sources=True, range_factor=2.0)
     task.hparams.clear()
-    task.training_step(batch, 0)
-    task.predictions(batch)
+    task.training_step(single, 0)
+    task.predictions(single)
 
 
 def test_models_for_something_else_are_refused():
@@ -94,51 +101,51 @@ def test_sources_vary(batch):
     assert seen == {(0, 1), (0, 2), (0, 1, 2)}
 
 
-def test_some_batches_are_guided(batch):
+def test_some_batches_are_guided(single):
     with pytest.raises(ValueError, match=r"guided must be 0 to 1, not 1\.5"):
         _task(guided=1.5)
     task = _task(guided=0.5)
     torch.manual_seed(0)
-    seen = [task.mixed(batch) for _ in range(6)]
-    guided = [one for one in seen if one is not batch]
+    seen = [task.mixed(single) for _ in range(6)]
+    guided = [one for one in seen if one is not single]
     assert 0 < len(guided) < len(seen)
-    start, truth = guided[0]["start"], start_from(batch["depth"])
+    start, truth = guided[0]["start"], start_from(single["depth"])
     assert ((start - truth).abs() / truth).median() < 0.1
     task.loss(task.outputs(guided[0]), guided[0]).backward()
 
 
-def test_checkpointing_changes_no_gradient(batch):
+def test_checkpointing_changes_no_gradient(single):
     found = []
     for checkpointing in (False, True):
         torch.manual_seed(0)
         task = _task(checkpointing=checkpointing)
         torch.manual_seed(1)
-        task.loss(task.outputs(batch), batch).backward()
+        task.loss(task.outputs(single), single).backward()
         found.append([p.grad for p in task.net.parameters()])
     for plain, again in zip(*found, strict=True):
         torch.testing.assert_close(plain, again, rtol=1e-3, atol=1e-5)
 
 
-def test_a_fusion_is_trained_alone(batch):
+def test_a_fusion_is_trained_alone(single):
     task = FusionTask(vary_sources=True)
     before = {name: tensor.clone() for name, tensor in task.state_dict().items()}
     assert {name.partition(".")[0] for name in before} == {"net"}  # of the fusion alone
     known = task._guided[0].net.state_dict()
     frozen = {name: tensor.clone() for name, tensor in known.items()}
     optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
-    loss = task.loss(task.outputs(task.mixed(batch)), batch)
+    loss = task.loss(task.outputs(task.mixed(single)), single)
     loss.backward()
     optimizer.step()
     after = task.state_dict()
     assert not any(torch.equal(before[name], after[name]) for name in before if "weight" in name)
     assert all(torch.equal(frozen[name], known[name]) for name in frozen)
-    depth, chance = task.predictions(batch)
-    assert depth.shape == chance.shape == batch["depth"].shape
+    depth, chance = task.predictions(single)
+    assert depth.shape == chance.shape == single["depth"].shape
     assert 0 <= chance.min() and chance.max() <= 1
 
 
-def test_a_batch_without_truth_gives_zero(batch):
-    nothing = {**batch, "valid": torch.zeros_like(batch["valid"])}
+def test_a_batch_without_truth_gives_zero(single):
+    nothing = {**single, "valid": torch.zeros_like(single["valid"])}
     task = _task()
     loss = task.loss(task.outputs(nothing), nothing)
     loss.backward()
@@ -193,21 +200,15 @@ def test_supernet_trains(tmp_path):
     assert {"val/largest/rel", "val/smallest/rel"} <= set(trainer.logged_metrics)
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    """A folder of scenes that were generated once."""
-    return str(tmp_path_factory.mktemp("drawn"))
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_built_in_configs_run(config, drawn, tmp_path, monkeypatch):
+def test_built_in_configs_run(config, tmp_path, monkeypatch):
     """Its own settings, on small generated scenes and with the tiny network, one step."""
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     size = {"length": 2, "height": 128, "width": 128, "views": 2}
     scenes = {
         "class_path": "vizoo.datasets.worlds.views.WorldViews",
-        "init_args": {**size, "cache": drawn},
+        "init_args": {**size, "cache": _DRAWN.name},
     }
     data = settings["data"]["init_args"]
     for name in ("train", "val", "test", "predict"):
