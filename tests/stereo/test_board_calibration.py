@@ -1,5 +1,6 @@
 """Rigs are found again by pictures of boards, and what is wrong with pictures is said."""
 
+import functools
 import json
 from dataclasses import replace
 
@@ -29,10 +30,10 @@ def charuco(board):
     return texture
 
 
-def photographed(folder, rig, texture, depth=0.5, count=14):
-    """Files of a board in several positions; about one is not whole in both pictures."""
+def photographed(folder, rig, texture, depth):
+    """Files of a board in 14 positions; about one is not whole in both pictures."""
     generator, pairs = np.random.default_rng(3), []
-    for number in range(count):
+    for number in range(14):
         turn = generator.uniform(-0.5, 0.5, 3)
         middle = generator.uniform((-0.16, -0.11, 0.9), (0.2, 0.11, 1.35)) * depth / 0.5
         middle[2] = middle[2] * 0.5
@@ -43,6 +44,19 @@ def photographed(folder, rig, texture, depth=0.5, count=14):
             write_image(file, picture)
         pairs.append(tuple(files))
     return pairs
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Files of a board before a rig, by its name; each is rendered once."""
+
+    @functools.cache
+    def take(board, name):
+        texture = chessboard(9, 6, SQUARE) if board is CHESS else charuco(board)
+        folder = tmp_path_factory.mktemp(f"{board.kind}-{name}")
+        return photographed(folder, make_rig(name), texture, DEPTHS[name])
+
+    return take
 
 
 def near(found: StereoRig, truth: StereoRig) -> None:
@@ -68,24 +82,20 @@ def near(found: StereoRig, truth: StereoRig) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value.kind,
 )
-def test_a_rendered_rig_is_found_again(tmp_path, board, name, lens):
-    rig = make_rig(name)
-    texture = chessboard(9, 6, SQUARE) if board is CHESS else charuco(board)
-    pairs = photographed(tmp_path, rig, texture, depth=DEPTHS[name])
-    counted = []
+def test_a_rendered_rig_is_found_again(photographs, board, name, lens):
+    pairs, counted = photographs(board, name), []
     found = calibrate_rig(pairs, board, lens, lambda *words: counted.append(words))
     assert counted[-1] == ("pairs", len(pairs), len(pairs))
     assert len(found.views) >= 8 and found.error < 0.25
     assert len(found.views) + len(found.skipped) == len(pairs)
     for reason in found.skipped.values():
         assert "no board found in" in reason or "share" in reason
-    near(found.rig, rig)
+    near(found.rig, make_rig(name))
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("board")
-    return photographed(folder, make_rig(), chessboard(9, 6, SQUARE), count=7)
+def pictures(photographs):
+    return photographs(CHESS, "radtan")[:7]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +173,7 @@ def test_too_few_views(tmp_path, pictures):
     with pytest.raises(ValueError, match="0 of 0 pairs"):
         calibrate_rig([], CHESS)
     with pytest.raises(ValueError, match="one of 9x6 squares, .* count squares, not inner corners"):
-        calibrate_rig([(blank, blank), *pictures[:3]], Board("chessboard", 8, 5, SQUARE))
+        calibrate_rig([(blank, blank), pictures[0]], Board("chessboard", 8, 5, SQUARE))
     with pytest.raises(ValueError, match="100x5 squares.* found in 0 of 1"):  # the widest
         calibrate_rig([(blank, blank)], Board("chessboard", 100, 5, SQUARE))
     with pytest.raises(ValueError, match="8x5 inner corners, DICT_4X4_50. was found in 0"):
