@@ -33,6 +33,14 @@ def shown(rectifier, points):
     return found[0], found[1], z
 
 
+def virtual_camera(rectifier):
+    """The pinhole lens of the rectified left image, and where it looks, seen from the raw one."""
+    focal, cx, cy = rectifier.camera
+    pose = np.eye(4)
+    pose[:3, :3] = rectifier.turns[0]
+    return Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT), pose
+
+
 def inside(pixels, margin=6):
     return ((pixels > margin) & (pixels < np.array([WIDTH, HEIGHT]) - 1 - margin)).all(-1)
 
@@ -172,14 +180,9 @@ def test_raw_pairs_are_doubted_and_rectified_ones_are_not():
 @EVERY
 def test_depth_comes_back_to_the_raw_image(name):
     board, rectifier = Board((0, 0, 1.0), (0.3, -0.4, 0)), rectifier_of(name)
-    rig = rectifier.rig
-    focal, cx, cy = rectifier.camera
-    pinhole = Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT)
-    pose = np.eye(4)
-    pose[:3, :3] = rectifier.turns[0]
     with np.errstate(invalid="ignore"):
-        depth = np.nan_to_num(board.seen(pinhole, pose, fine=1)[1]).astype(np.float32)
-        truth = board.seen(rig.left, fine=1)[1]
+        depth = np.nan_to_num(board.seen(*virtual_camera(rectifier), fine=1)[1]).astype(np.float32)
+        truth = board.seen(rectifier.rig.left, fine=1)[1]
     depth[:40, :50] = 0  # unknown
     found = rectifier.depth_in_raw(depth)
     assert found.shape == (HEIGHT, WIDTH) and found.dtype == np.float32
@@ -192,10 +195,6 @@ def test_depth_comes_back_to_the_raw_image(name):
 def test_surfaces_stay_apart_in_the_raw_depth(name):
     """No depth between two surfaces, and each to within what interpolation gives."""
     rectifier = rectifier_of(name)
-    focal, cx, cy = rectifier.camera
-    pinhole = Lens("pinhole", (focal, focal), (cx, cy), width=WIDTH, height=HEIGHT)
-    pose = np.eye(4)
-    pose[:3, :3] = rectifier.turns[0]
     far, near = Board((0, 0, 2.0), (0.2, -0.1, 0)), Board((0, 0, 1.0), (-0.1, 0.2, 0))
 
     def two(*camera):
@@ -204,8 +203,8 @@ def test_surfaces_stay_apart_in_the_raw_depth(name):
             hit = (np.abs(places) < 0.15).all(-1)
         return np.where(hit, before, behind), behind, before
 
-    shown_there, truth = two(pinhole, pose)[0].astype(np.float32), two(rectifier.rig.left)
-    found = rectifier.depth_in_raw(shown_there)
+    truth = two(rectifier.rig.left)
+    found = rectifier.depth_in_raw(two(*virtual_camera(rectifier))[0].astype(np.float32))
     known = found > 0
     off = np.stack([np.abs(found / depth - 1)[known] for depth in truth])
     assert known.mean() > 0.4 and off[1:].min(0).max() < 0.005
