@@ -244,21 +244,26 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("sources", "words"), REFUSED.values(), ids=REFUSED)
-def test_refused(tmp_path, monkeypatch, sources, words):
-    monkeypatch.chdir(tmp_path)
-    pairs = list(views(3))
+@pytest.fixture(scope="module")
+def sources_of_all_kinds(tmp_path_factory):
+    root, pairs = tmp_path_factory.mktemp("sources"), list(views(3))
     for name, side in (("l", 0), ("r", 1)):
-        write_video(tmp_path / f"{name}.mp4", [pair[side] for pair in pairs])
+        write_video(root / f"{name}.mp4", [pair[side] for pair in pairs])
         for index, pair in enumerate(pairs):
-            write_image(tmp_path / f"{name}/{index}.png", pair[side])
+            write_image(root / f"{name}/{index}.png", pair[side])
             if name == "r" and index < 2:
-                write_image(tmp_path / f"few/{index}.png", pair[side])
-    write_video(tmp_path / "fast.mp4", [pair[1] for pair in pairs], rate=50)
-    write_video(tmp_path / "small.mp4", [pair[1][::2, ::2] for pair in pairs])
-    (tmp_path / "cut.mp4").write_bytes((tmp_path / "l.mp4").read_bytes()[:-300])
-    (tmp_path / "text.mp4").write_text("no video\n")
-    (tmp_path / "empty").mkdir()
+                write_image(root / f"few/{index}.png", pair[side])
+    write_video(root / "fast.mp4", [pair[1] for pair in pairs], rate=50)
+    write_video(root / "small.mp4", [pair[1][::2, ::2] for pair in pairs])
+    (root / "cut.mp4").write_bytes((root / "l.mp4").read_bytes()[:-300])
+    (root / "text.mp4").write_text("no video\n")
+    (root / "empty").mkdir()
+    return root
+
+
+@pytest.mark.parametrize(("sources", "words"), REFUSED.values(), ids=REFUSED)
+def test_refused(sources_of_all_kinds, monkeypatch, sources, words):
+    monkeypatch.chdir(sources_of_all_kinds)
     with pytest.raises((ValueError, FileNotFoundError), match=".") as error:
         open_sequence(*sources)
     assert words in str(error.value) and "\n" not in str(error.value)
