@@ -1,5 +1,6 @@
 """The trained multi-view weights that come with the package."""
 
+import functools
 import json
 
 import pytest
@@ -14,11 +15,16 @@ from vizoo.mvs.infer import MVSPredictor
 from vizoo.vision.hub.registry import model_info
 
 
+@functools.cache
+def unseen(views):
+    return [*map(WorldViews(2, 160, 208, views, seed=71).__getitem__, range(2))]
+
+
 def test_they_know_unseen_scenes():
     """Within a sixth in the median, which no constant is, and nothing untrained."""
     assert model_info(DEFAULT_MODEL).record.size <= 8e6
     predictor, errors, constant = MVSPredictor(guided=False, device="cpu"), [], []
-    for sample in map(WorldViews(2, 160, 208, 4, seed=71).__getitem__, range(2)):
+    for sample in unseen(4):
         truth = sample["depth"][0][sample["valid"][0]]
         depth = torch.from_numpy(predictor.predict_sample(sample).depth)[sample["valid"][0]]
         errors.append(((depth - truth).abs() / truth).median())
@@ -32,7 +38,7 @@ def test_guided_they_know_more_than_the_sweep_or_the_network(views):
     shares, half = [], []
     guided = MVSPredictor(device="cpu")
     predictors = guided, MVSPredictor(guided=False, device="cpu"), MVSPredictor(PlaneSweep(), "cpu")
-    for sample in map(WorldViews(2, 160, 208, views, seed=71).__getitem__, range(2)):
+    for sample in unseen(views):
         truth, valid = sample["depth"][0], sample["valid"][0]
         results = [predictor.predict_sample(sample) for predictor in predictors]
         errors = [((torch.from_numpy(r.depth) - truth).abs() / truth)[valid] for r in results]

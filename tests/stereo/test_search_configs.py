@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 
@@ -113,11 +114,14 @@ def test_stereo_supernets_are_evaluated_on_generated_pairs(monkeypatch, tmp_path
     assert len(config.data.sets("val")[0]) == 100
 
 
-def write_pairs(root, layout, truth="truth.png", count=2):
+@functools.cache
+def scenes():
+    return [*GeneratedStereo(2, 96, 192, seed=5, max_disparity=36)]
+
+
+def write_pairs(root, layout, truth="truth.png"):
     """Generated pairs as files whose names the layout makes of a number and a kind of file."""
-    scenes = GeneratedStereo(count, 96, 192, seed=5, max_disparity=36)
-    for number in range(count):
-        scene = scenes[number]
+    for number, scene in enumerate(scenes()):
         for kind in ("left.png", "right.png", truth):
             path = root / layout(number, *kind.split("."))
             path.parent.mkdir(parents=True, exist_ok=True)
