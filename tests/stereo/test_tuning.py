@@ -385,7 +385,7 @@ def test_large_and_near_pairs_are_taken_smaller(net, pairs, monkeypatch):
 def test_pairs_that_are_too_small_once_they_are_reduced(net, pairs, monkeypatch):
     """What was given and why it was made smaller is said; of several they are skipped."""
     predictor = StereoPredictor(net, "cpu")
-    monkeypatch.setattr(predictor, "reach", 4.0)
+    monkeypatch.setattr(predictor, "reach", 6.0)
     why = r"pixels \(of 128x256, reduced because disparities reach \d+ px\)"
     (near,), _ = usable(predictor, pairs[:1], crop=(0, 0))
     height, width = near.left.shape[1:]
