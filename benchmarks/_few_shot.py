@@ -11,12 +11,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import lightning.pytorch
 import torch
+from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from benchmarks._machine import trainer
 from vizoo.common.files import read_json, write_json
 from vizoo.nas import Architecture, SearchSpace
 from vizoo.nas.lid import FewShotTraining, Leaves, Split, Splitter, SplitTree
@@ -33,7 +34,7 @@ def accuracy(net: nn.Module, data: Images) -> float:
 
 
 def judged(
-    make: Callable[[], lightning.pytorch.LightningModule],
+    make: Callable[[], LightningModule],
     loader: DataLoader,
     epochs: list[int],
     criterion: str,
@@ -58,17 +59,9 @@ def judged(
         module = FewShotTraining(
             make(), epochs, settings, folder=folder, sampler=UniformSampler(seed=seed)
         )
-        trainer = lightning.pytorch.Trainer(
-            max_epochs=-1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            limit_val_batches=0,
-        )
+        fit = trainer(max_epochs=-1, limit_val_batches=0).fit
         start = time.process_time()
-        trainer.fit(module, loader)
+        fit(module, loader)
         seconds = time.process_time() - start
         tree = SplitTree.load(Path(folder) / "tree.json")
         net = module.task.net.eval()

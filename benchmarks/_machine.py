@@ -132,6 +132,14 @@ def times_as_fast(slow: Sequence[float], fast: Sequence[float]) -> float:
     return median(a / b for a, b in zip(slow, fast, strict=True))
 
 
+def trainer(**settings: Any) -> Any:
+    """Lightning's, on the CPU, which writes and shows nothing."""
+    from lightning.pytorch import Trainer  # would be part of others' memory
+
+    silent = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    return Trainer(accelerator="cpu", **dict.fromkeys(silent, False), **settings)
+
+
 def settled(net: nn.Module) -> nn.Module:
     """Batch norms that do something, as after training."""
     for module in net.modules():

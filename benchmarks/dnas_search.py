@@ -24,7 +24,7 @@ from typing import Any
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer, seed_everything
 from rich.table import Table
 
-from benchmarks._machine import arguments, start, table
+from benchmarks._machine import arguments, start, table, trainer
 from vizoo.classification.task import ClassificationTask
 from vizoo.common.files import write_json
 from vizoo.datasets.ct import CTDataModule, CTPreset, GeneratedCT
@@ -57,21 +57,16 @@ def task(lr: float, subnet: dict[str, Any] | None = None) -> ClassificationTask:
 def fit(module: LightningModule, data: LightningDataModule, epochs: int, watch: bool) -> Trainer:
     """Train on one core, without files; validate only where `watch` says so."""
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(
-            accelerator="cpu",
+        made = trainer(
             max_epochs=epochs,
             gradient_clip_val=5.0,
             default_root_dir=folder,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
             num_sanity_val_steps=0,
             limit_val_batches=1.0 if watch else 0,
             check_val_every_n_epoch=VALIDATED,
         )
-        trainer.fit(module, data)
-    return trainer
+        made.fit(module, data)
+    return made
 
 
 def search(options: argparse.Namespace, seed: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from statistics import mean, median
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from vizoo import create_model
 from vizoo.nas.distributed import Eva, KFACPreconditioner
 
-from ._machine import arguments, start, table
+from ._machine import arguments, start, table, trainer
 
 EVERY = {"factor_every": 10, "inverse_every": 20}
 WAYS = {
@@ -67,17 +67,8 @@ def measure(model: str, size: tuple[int, int], steps: int, way: str) -> list[flo
     task, times = Shifts(create_model(model)), StepTimes()
     left = torch.rand(8, 3, *size)
     data = TensorDataset(left, left.roll(-4, -1), torch.full((8, 1, *size), 4.0))
-    trainer = Trainer(
-        max_steps=_WARMUP + steps,
-        max_epochs=-1,
-        accelerator="cpu",
-        callbacks=[*WAYS[way](), times],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    trainer.fit(task, DataLoader(data, 2))
+    made = trainer(max_steps=_WARMUP + steps, max_epochs=-1, callbacks=[*WAYS[way](), times])
+    made.fit(task, DataLoader(data, 2))
     return times.seconds[_WARMUP:]
 
 
