@@ -27,7 +27,6 @@ from ..vision.callbacks import WholeCheckpoints
 from ..vision.configs.agreement import START, check_agreement
 from ..vision.hub.registry import model_info
 from ..vision.progress import EpochProgressBar, ParameterTable
-from ._parser import Parser
 from ._work import check_folder, warn
 
 _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
@@ -35,6 +34,25 @@ _OWN = {RichProgressBar: EpochProgressBar, RichModelSummary: ParameterTable}
 
 _PLACES = ("model.init_args", "model.init_args.task.init_args")
 """Where a task's arguments stand: in the model, or in a task that the model trains."""
+
+
+class _Parser(LightningArgumentParser):
+    """Lets an entry of a list take over nothing from an earlier config's of another class.
+
+    jsonargparse keeps what both classes have, such as the height of a generated set for one's own,
+    and has no public hook for it.
+    """
+
+    def _check_value_key(
+        self, action: Any, value: Any, key: str, cfg: Namespace | None, append: bool = False
+    ) -> Any:
+        earlier = cfg.get(key) if cfg else None
+        if cfg and isinstance(value, list) and isinstance(earlier, list):
+            if not append and len(value) == len(earlier):
+                cfg = cfg.clone()
+                pairs = zip(earlier, value, strict=True)
+                cfg[key] = [old if _class(new) in ("", _class(old)) else None for old, new in pairs]
+        return super()._check_value_key(action, value, key, cfg, append=append)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter, DefaultHelpFormatter):
@@ -68,7 +86,7 @@ class VizooCLI(LightningCLI):
 
     def __init__(self, command: str, **settings: Any) -> None:
         self._command = command
-        super().__init__(parser_class=Parser, **settings)
+        super().__init__(parser_class=_Parser, **settings)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """The one that was typed, and the arguments that it skips."""
@@ -183,3 +201,9 @@ def _inner_modules(config: Any) -> Iterator[type[LightningModule]]:
 
 def _instantiate(class_type: type, *args: Any, **kwargs: Any) -> Any:
     return class_type(*args, **kwargs)
+
+
+def _class(entry: Any) -> str:
+    """The last word of its class path, which alone will do; empty where it names no class."""
+    path = entry.get("class_path") if isinstance(entry, (dict, Namespace)) else entry
+    return path.rpartition(".")[2] if isinstance(path, str) else ""
