@@ -190,22 +190,20 @@ def find_calibrations(
     """
     common = common_calibration(args, next(iter(pairs.values())).left)
     raw = args.raw is not None or args.auto_rectify
-    beside = args.list is None
-    own: dict[str, StereoCalibration | None] = {}
-    for name, pair in pairs.items():
-        if pair.calibration is None or raw or (beside and common is not None):
-            own[name] = common
-        else:
-            own[name] = _read(args, pair.calibration, pair.left)
-    for name, calibration in own.items():
-        if calibration is not None and calibration is not common:
-            _doubt(f"{pairs[name].calibration}", calibration.baseline)
-            break  # the others are of the same unit
-    if args.raw is None and not any(own.values()):
+    own: dict[str, StereoCalibration] = {}
+    if not raw and (args.list is not None or common is None):
+        own = {
+            name: _read(args, pair.calibration, pair.left)
+            for name, pair in pairs.items()
+            if pair.calibration is not None
+        }
+    for name in list(own)[:1]:  # the others are of the same unit
+        _doubt(f"{pairs[name].calibration}", own[name].baseline)
+    if args.raw is None and common is None and not own:
         refuse(args, ["baseline_unit"], "is that of a calibration file, and there is none")
         why = "needs a calibration: --calib, --raw, or --focal and --baseline"
         refuse(args, ["max_depth"], why)
-    return own
+    return {name: own.get(name, common) for name in pairs}
 
 
 def _read(args: argparse.Namespace, file: str | Path, left: Path) -> StereoCalibration:
