@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import inspect
+import itertools
 import re
 import subprocess
 import sys
@@ -37,12 +38,14 @@ NOT_THE_PACKAGE |= {"docs"}
 
 def modules(root: Path) -> dict[str, Path]:
     """Every module of the package below ``root``: dotted name without ``vizoo`` → file."""
+    folders = [p for p in root.iterdir() if p.is_dir() and p.name not in NOT_THE_PACKAGE]
+    # An environment among them has as many files as twenty packages.
+    inside = (p.rglob("*.py") for p in folders if not p.name.startswith("."))
     found = {}
-    for file in sorted(root.rglob("*.py")):
+    for file in sorted(itertools.chain(root.glob("*.py"), *inside)):
         parts = file.relative_to(root).with_suffix("").parts
-        if parts[0] in NOT_THE_PACKAGE or any(p.startswith(".") for p in parts):
-            continue
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+        if not any(part.startswith(".") for part in parts):
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
     return found
 
 
