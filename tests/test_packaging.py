@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from email import message_from_string
 from pathlib import Path
 
@@ -155,6 +156,14 @@ def _packages(requirements: list[str]) -> list[str]:
     return [re.match(r"[\w.-]+", text)[0] for text in requirements]
 
 
+def _statements(block: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Those of a block and of the blocks within it, without the expressions in them."""
+    for node in block:
+        yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            yield from _statements(getattr(node, part, []))
+
+
 def test_every_dependency_is_used_and_every_import_is_a_dependency(root):
     """What only an extra brings is imported within a function, where its absence is said."""
     project = _project(root)
@@ -166,15 +175,15 @@ def test_every_dependency_is_used_and_every_import_is_a_dependency(root):
         files = [root / room] if room.endswith(".py") else sorted((root / room).rglob("*.py"))
         for file in files:
             texts.append(file.read_text())
-            tree = ast.parse(texts[-1])
-            for node in ast.walk(tree):
+            top = ast.parse(texts[-1]).body
+            for node in _statements(top):
                 if isinstance(node, ast.Import):
                     names = [alias.name for alias in node.names]
                 elif isinstance(node, ast.ImportFrom) and not node.level:
                     names = [node.module]
                 else:
                     continue
-                (above if node in tree.body else within).update(n.split(".")[0] for n in names)
+                (above if node in top else within).update(n.split(".")[0] for n in names)
     # The last is for type checkers alone.
     ours = sys.stdlib_module_names | {"vizoo", "_typeshed"}
     assert above - ours - BROUGHT <= needed

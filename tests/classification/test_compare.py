@@ -72,6 +72,17 @@ CONVERTED = {
     "model": "image_classifier",
     "model_args": {"backbone": "test_resnet", "convert": {"size": [16, 16]}},
 }
+FEW = {  # choices, so that it is converted in little time
+    "backbone": "test_resnet",
+    "convert": {"size": [16, 16], "keep": ["body.layer*"]},
+}
+RESNET = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
+CELL = {
+    "name": "nasbench201",
+    "channels": 2,
+    "cells": 1,
+    "cell": "|none~0|+|none~0|none~1|+|none~0|none~1|skip_connect~2|",
+}
 ONE_SHOT = {"method": "one_shot", "epochs": 1, "lr": 0.02, "recalibration_batches": 1}
 LID = {"layers": ["cells.*"], "k": 4, "batches": 1, "batch_size": 8}
 ROWS = {
@@ -115,6 +126,14 @@ ROWS = {
         "epochs": 0,
     },
 }
+
+
+def a_run(name: str, seed: int, top1: float = 50.0, size: int = 1000, **more: object) -> dict:
+    """What a run comes to."""
+    costs = dict.fromkeys(("parameters", "macs", "memory"), size)
+    minutes = {"search_minutes": 0.5, "train_minutes": 1.0}
+    scores = {"top1": top1, "top5": 99.0, "loss": 1.0, "tested": 24}
+    return {"row": name, "seed": seed, **scores, **costs, **minutes, **more}
 
 
 @pytest.fixture(autouse=True)
@@ -293,15 +312,14 @@ def _whole_macs(row: dict) -> int:
 
 
 def test_limits_out_of_reach_are_said(write):
-    few = {"size": [16, 16], "keep": ["body.layer*"]}
-    args = {"backbone": "test_resnet", "convert": few}
-    row = {**CONVERTED, "model_args": args, "pick": {"by": "random"}, "limits": {"parameters": 10}}
+    row = {**CONVERTED, "model_args": FEW, "pick": {"by": "random"}, "limits": {"parameters": 10}}
     with pytest.raises(ValueError, match="smallest reachable"):
         run(CompareConfig.read(write({"tiny": row})), "tiny", 0, Shared())
 
 
 def test_rows_share_a_supernet_and_its_cost(write, monkeypatch):
-    first = {**CONVERTED, "pretrain": 1, "search": {**ONE_SHOT}, "weights": "inherited"}
+    first = {**CONVERTED, "model_args": FEW, "pretrain": 1, "search": ONE_SHOT}
+    first["weights"] = "inherited"
     rows = {
         "a": {**first, "pick": {"by": "random"}},
         "b": {**first, "pick": {"by": "ranking", "samples": 2}},
@@ -354,8 +372,7 @@ def test_costs_are_of_as_many_images_as_the_config_says(write, monkeypatch):
     seen = []
     optimize = "vizoo.classification.comparison.runs.optimize"
     monkeypatch.setattr(optimize, lambda net: lambda images: seen.append(len(images)))
-    model = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
-    latencies(several, [{"model": model}])
+    latencies(several, [{"model": RESNET}])
     assert set(seen) == {3}
     with pytest.raises(ValueError, match="batch"):
         CompareConfig.read(write(batch=0))
@@ -375,13 +392,13 @@ def test_runs_of_other_images_are_others(write, monkeypatch):
 
 def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
     name, out, calls = write(), tmp_path / "out", []
-    own = module.run
+    models = {"plain one": RESNET, "random": CELL}
 
     def stopped(config, row, seed, shared):
         if len(calls) == 3:
             raise KeyboardInterrupt
         calls.append((row, seed))
-        return own(config, row, seed, shared)
+        return a_run(row, seed, digest=config.digest(row), model=models[row])
 
     monkeypatch.setattr(module, "run", stopped)
     with pytest.raises(KeyboardInterrupt):
@@ -469,8 +486,7 @@ def test_sigterm_is_no_success(write, tmp_path, monkeypatch):
 
 
 def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
-    args = {"backbone": "test_resnet", "convert": {"size": [16, 16], "keep": ["body.layer*"]}}
-    broken = {**CONVERTED, "model_args": args, "pick": {"by": "random"}}
+    broken = {**CONVERTED, "model_args": FEW, "pick": {"by": "random"}}
     broken["limits"] = {"parameters": 10}
     name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
     out = tmp_path / "out"
@@ -504,10 +520,7 @@ def test_what_diverges_counts_with_what_it_reaches(write, tmp_path):
 
 def test_latencies_are_of_each_network(write):
     config = CompareConfig.read(write())
-    model = {"name": "image_classifier", "backbone": "test_resnet", "classes": 3}
-    cell = {"name": "nasbench201", "channels": 2, "cells": 1, "cell": "|none~0|+|none~0|none~1|+"}
-    cell["cell"] += "|none~0|none~1|skip_connect~2|"
-    times, energies = latencies(config, [{"model": model}, {"model": cell}, {"model": model}])
+    times, energies = latencies(config, [{"model": one} for one in (RESNET, CELL, RESNET)])
     assert times[0] == times[2] != times[1] and min(times) > 0
     assert len(energies) == 3
 
@@ -541,19 +554,7 @@ def test_the_report_has_timms_columns_fronts_and_notes(write, tmp_path):
     config = CompareConfig.read(write(rows))
     figures = {"good": (90.0, 10**6), "small": (70.0, 10**5), "bad": (60.0, 2 * 10**6)}
     runs = [
-        {
-            "row": name,
-            "seed": seed,
-            "top1": top1 + seed,
-            "top5": 99.0,
-            "loss": 1.0,
-            "parameters": size,
-            "macs": size,
-            "memory": size,
-            "tested": 24,
-            "search_minutes": 0.5,
-            "train_minutes": 1.0,
-        }
+        a_run(name, seed, top1 + seed, size)
         for seed in (0, 1)
         for name, (top1, size) in figures.items()
     ]

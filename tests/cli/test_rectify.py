@@ -13,7 +13,7 @@ from torch import nn
 from vizoo.__main__ import main
 from vizoo.datasets.stereo.calibration import read_calibration
 from vizoo.datasets.stereo.rigs import read_rig, write_rig
-from vizoo.stereo import infer
+from vizoo.stereo import board_calibration, infer
 from vizoo.stereo.rectify import RigRectifier, check_rows
 from vizoo.vision.io.images import read_image, read_pixels, write_image
 from vizoo.vision.io.pfm import read_pfm
@@ -402,6 +402,13 @@ def test_what_comes_next_can_be_pasted(boards, raw, tmp_path, monkeypatch, capsy
 
 
 def test_calibrate(boards, tmp_path, monkeypatch, capsys):
+    calibrate, made = board_calibration.calibrate_rig, []
+
+    def noted(*given):
+        made.append(calibrate(*given))
+        return made[0]
+
+    monkeypatch.setattr(board_calibration, "calibrate_rig", noted)
     monkeypatch.chdir(tmp_path)
     assert main([*pair(boards, "calibrate", "stereo"), *BOARD]) == 0
     said = capsys.readouterr()
@@ -415,6 +422,7 @@ def test_calibrate(boards, tmp_path, monkeypatch, capsys):
     }
     assert read_rig("out/calibration.yml").baseline == pytest.approx(0.1, rel=0.02)
     assert read_rig("out").baseline == read_rig("out/calibration.yml").baseline
+    monkeypatch.setattr(board_calibration, "calibrate_rig", lambda *given: made[0])
     assert main([*pair(boards, "calibrate", "stereo"), *BOARD, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["error"] < 0.3 and len(report["views"]) + len(report["skipped"]) == 6
