@@ -272,8 +272,8 @@ class _Conversion:
             classes = self.classes[labels]
             return classes[active[classes]]
 
-        known = Trace({name: layer.mapped(left) for name, layer in self.layers.items()})
-        known.divisions = self.known.divisions
+        layers = {name: layer.mapped(left) for name, layer in self.layers.items()}
+        known = Trace(layers, divisions=self.known.divisions)
         shortened = any(values[c.name] != c.largest for c in plan.depths.values())
         try:
             for module in self.net.modules():

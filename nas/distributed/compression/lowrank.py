@@ -77,15 +77,14 @@ class ACPSGD(Compressor):
                 continue
             matrix, sent, fixed, even = plan
             mean = part.view_as(sent)
+            p, q = (mean, fixed) if even else (fixed, mean)
             if finite:
                 self._keep_rest(name, gradient, matrix, (sent, fixed) if even else (fixed, sent))
-                changed = (mean, fixed) if even else (fixed, mean)
-                for kept, places, values in zip(
-                    self.factors[name], self._places(name), changed, strict=True
-                ):
-                    kept[places] = values
+                rows, columns = self._places(name)
+                self.factors[name][0][rows] = p
+                self.factors[name][1][columns] = q
                 self.turns[name] = self.turns.get(name, 0) + 1
-            torch.mm(*((mean, fixed.T) if even else (fixed, mean.T)), out=matrix)
+            torch.mm(p, q.T, out=matrix)
             if matrix.data_ptr() != gradient.data_ptr():
                 gradient.copy_(matrix.view_as(gradient))
 
