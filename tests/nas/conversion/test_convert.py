@@ -84,7 +84,8 @@ class TestEveryCoupling:
 
     def test_extracted_equals_activated_in_training(self, kind):
         torch.manual_seed(0)
-        made, image = converted(randomized(kind()).train()), torch.rand(IMAGE)
+        net, plan = randomized(kind()).train(), together(kind)[2].plan
+        made, image = converted(net, plan=plan), torch.rand(IMAGE)
         assert all(module.training for module in made.net.modules())
         nas.activate(made.net, made.space.smallest())
         plain = nas.extract(made.net, made.space.smallest())
@@ -127,37 +128,52 @@ class TestEveryCoupling:
             torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
 
 
+def values(made):
+    return {choice.name: choice.values for choice in made.space}
+
+
 def widths(net, **settings):
-    return {c.name: c.values for c in converted(net, **settings).space}
+    return values(converted(net, **settings))
+
+
+def test_modes_come_back_where_all_choices_are_tried():
+    net = randomized(Residual()).train()
+    net.block[0].eval()
+    made = converted(net)
+    modes = [module.training for module in net.modules()]
+    assert [module.training for module in made.net.modules()] == modes
 
 
 def test_choices():
-    assert widths(Residual()) == {
+    def widths(kind):
+        return values(together(kind)[2])
+
+    assert widths(Residual) == {
         "first.0.width": (8, 12, 16),
         "block.0.0.width": (12, 20, 24),
     }
-    assert widths(networks.SqueezeExcite()) == {
+    assert widths(networks.SqueezeExcite) == {
         "first.0.width": (8, 12, 16),
         "down.width": (4, 6, 8),
         "place.kernel": (3, 5, 7),
     }
-    assert widths(networks.Depthwise()) == {"first.0.width": (8, 12, 16), "each.0.kernel": (3, 5)}
-    assert widths(networks.Grouped())["groups.0.width"] == (32, 48, 64)
-    assert widths(networks.GroupNormed())["normed.0.width"] == (8, 12, 16)
-    assert widths(Deep()) == {
+    assert widths(networks.Depthwise) == {"first.0.width": (8, 12, 16), "each.0.kernel": (3, 5)}
+    assert widths(networks.Grouped)["groups.0.width"] == (32, 48, 64)
+    assert widths(networks.GroupNormed)["normed.0.width"] == (8, 12, 16)
+    assert widths(Deep) == {
         "first.0.width": (8, 12, 16),
         "blocks.depth": (2, 3, 4),
         "blocks.0.0.width": (8, 12, 16),
         "blocks.1.0.width": (8, 12, 16),
         "blocks.0.0.kernel": (3, 5, 7),
     }
-    assert widths(networks.Levels()) == {
+    assert widths(networks.Levels) == {
         "first.0.width": (8, 12, 16),  # that of every level of every block
         "exchanges.depth": (1, 2, 3),
     }
-    assert widths(networks.Matched()) == {"first.0.width": (8, 12, 16)}
-    assert widths(networks.Scales())["wide.0.width"] == (12, 18, 24)  # of 3 pieces
-    names = widths(Transformer())
+    assert widths(networks.Matched) == {"first.0.width": (8, 12, 16)}
+    assert widths(networks.Scales)["wide.0.width"] == (12, 18, 24)  # of 3 pieces
+    names = widths(Transformer)
     assert names["blocks.depth"] == (2, 3, 4)
     assert names["blocks.2.attention.num_heads"] == (2, 3, 4)
     assert names["blocks.2.mlp.0.width"] == (32, 48, 64) and names["patches.width"] == (16, 24, 32)
