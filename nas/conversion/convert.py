@@ -261,10 +261,8 @@ class _Conversion:
 
     def _error(self, plan: Plan, values: dict[str, Scalar]) -> Exception | None:
         """What is wrong with the network of some values; None if nothing is."""
-        moving = torch.zeros(len(self.classes), dtype=torch.bool)
         active = torch.ones(len(self.classes), dtype=torch.bool)
         for name, one in plan.groups.items():
-            moving[one.classes] = True
             active[one.classes[one.counts[values[name]] :]] = False
 
         @cache  # a layer's tensors share their labels
@@ -279,7 +277,7 @@ class _Conversion:
             for module in self.net.modules():
                 if isinstance(module, ElasticModule):
                     module.activate(values)
-            trace(self.net, self.inputs, Checked(~moving), known)
+            trace(self.net, self.inputs, Checked(~self._moving(plan)), known)
         except Exception as error:
             return error
         if known.output != self.known.output:
@@ -291,15 +289,19 @@ class _Conversion:
 
     def staying(self, plan: Plan) -> dict[str, str]:
         """Layers that write channels of which none can go, and why."""
-        moving = torch.zeros(len(self.classes), dtype=torch.bool)
-        for one in plan.groups.values():
-            moving[one.classes] = True
-        reasons = {}
+        moving, reasons = self._moving(plan), {}
         for name, layer in self.layers.items():
             if layer.writes is not None and not moving[classes := self.classes[layer.writes]].any():
                 why = next((w for c in classes.tolist() if (w := self.reasons.get(c))), None)
                 reasons[name] = why or "widths are not asked for"
         return reasons
+
+    def _moving(self, plan: Plan) -> Tensor:
+        """(classes,) bool, of those that can go."""
+        moving = torch.zeros(len(self.classes), dtype=torch.bool)
+        for one in plan.groups.values():
+            moving[one.classes] = True
+        return moving
 
     def to_json(self, plan: Plan, fixed: Mapping[str, str]) -> dict[str, Any]:
         """Plain values for `planned`."""

@@ -149,7 +149,7 @@ class _Tracer(TorchDispatchMode):
             return None
         place = name, dims[0]
         if self._first:
-            if any(hasattr(module, taken) for taken in _TAKEN):
+            if not self._may_own(module):
                 return None
             layer = self._owner(module)
             if place not in layer.axes:
@@ -180,7 +180,7 @@ class _Tracer(TorchDispatchMode):
         numbers = {name: n for name, n in vars(module).items() if type(n) is int}
         for name, number in numbers.items():
             heads = HEADS.fullmatch(name) and number in sizes.values()
-            if heads and self._is_free(module) and not any(hasattr(module, n) for n in _TAKEN):
+            if heads and self._may_own(module):
                 dim = max(dim for dim, size in sizes.items() if size == number)
                 self._owner(module).counts[name] = labels.movedim(dim, 0).flatten(1)[:, 0]
                 return dim
@@ -189,6 +189,10 @@ class _Tracer(TorchDispatchMode):
 
     def _is_free(self, module: nn.Module) -> bool:
         return isinstance(self._layers.get(module), _Owner | None)
+
+    def _may_own(self, module: nn.Module) -> bool:
+        """Whether it can become elastic for what it holds itself."""
+        return self._is_free(module) and not any(hasattr(module, name) for name in _TAKEN)
 
     def joined(self, labels: Tensor) -> None:
         # A module with heads may have its size written down: that of all heads side by side.
@@ -200,7 +204,7 @@ class _Tracer(TorchDispatchMode):
 
     def counted(self, labels: Tensor) -> None:
         module = self._stack[-1]
-        if not self._first or not self._is_free(module) or any(hasattr(module, n) for n in _TAKEN):
+        if not self._first or not self._may_own(module):
             return
         for name, number in vars(module).items():
             if type(number) is int and number == len(labels):
