@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["by_numbers", "check_choice", "check_files", "expand_path", "read_text"]
+__all__ = ["by_numbers", "check_choice", "check_files", "data_folder", "expand_path", "read_text"]
 
 
 def expand_path(path: str | os.PathLike) -> Path:
@@ -22,6 +22,19 @@ def expand_path(path: str | os.PathLike) -> Path:
     if unset:
         raise ValueError(f"{path}: the environment variable {unset[1].strip('{}')} is not set")
     return Path(expanded)
+
+
+def data_folder(title: str, root: str | os.PathLike) -> Path:
+    """Expand a data set's folder, as `expand_path` does, and refuse one that is not there.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: see `expand_path`.
+    """
+    folder = expand_path(root)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{title} at {folder}: no such folder")
+    return folder
 
 
 def by_numbers(name: str) -> list[str | int]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from ...common.files import write_json
-from ..files import check_choice, check_files, expand_path
+from ..files import check_choice, check_files, data_folder, expand_path
 from .dataset import CTDataset, ScanRecord
 from .nifti import is_nifti
 from .preparation import CTPreset
@@ -137,9 +137,7 @@ class ListedScans(CTDataset):
         cache: str | None = None,
         title: str = "scans",
     ) -> None:
-        base = expand_path(root)
-        if not base.is_dir():
-            raise FileNotFoundError(f"{title} at {base}: no such folder")
+        base = data_folder(title, root)
         labels = sorted(set(classes.values()))
         if labels != list(range(len(labels))) or len(labels) < 2:
             raise ValueError(f"classes {dict(classes)}: labels run from 0 on, two at least")

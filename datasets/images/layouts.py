@@ -13,7 +13,7 @@ import numpy as np
 
 from ...vision.io.images import SUFFIXES
 from ...vision.io.pairing import files_below
-from ..files import check_choice, check_files, expand_path
+from ..files import check_choice, check_files, data_folder, expand_path
 from .dataset import ImageDataset, ImageRecord
 from .preparation import ImagePreset
 
@@ -55,9 +55,7 @@ class ImageFolders(ImageDataset):
         fold: int = 0,
         seed: int = 0,
     ) -> None:
-        where = expand_path(root)
-        if not where.is_dir():
-            raise FileNotFoundError(f"images at {where}: no such folder")
+        where = data_folder("images", root)
         names = classes or sorted(
             path.name for path in where.iterdir() if path.is_dir() and path.name[0] != "."
         )

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..files import check_choice, check_files, expand_path
+from ..files import check_choice, check_files, data_folder, expand_path
 from .camera_files import read_pair_file
 from .dataset import MVSDataset
 from .dtu import listed_pairs, listed_view, number_image
@@ -74,7 +74,7 @@ class BlendedMVS(MVSDataset):
         transform: Callable[[dict], dict] | None = None,
     ) -> None:
         check_choice("BlendedMVS split", split, ("train", "val", "all"))
-        base = expand_path(root)
+        base = data_folder("BlendedMVS", root)
         names = _names(base, split) if scenes is None else list(scenes)
         opened = [open_blendedmvs(base / name, range_form) for name in names]
         super().__init__(
@@ -119,8 +119,6 @@ def open_blendedmvs(path: str | os.PathLike, range_form: str = "auto") -> Scene:
 
 
 def _names(root: Path, split: str) -> list[str]:
-    if not root.is_dir():
-        raise FileNotFoundError(f"BlendedMVS at {root}: no such folder")
     there = sorted(p.name for p in root.iterdir() if (p / "blended_images").is_dir())
     if split == "all":
         names = there

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ...vision.io.images import SUFFIXES
 from ...vision.io.pfm import read_pfm
-from ..files import check_choice, check_files, expand_path
+from ..files import check_choice, check_files, data_folder, expand_path
 from .camera_files import read_camera_file, read_pair_file
 from .cameras import scale_intrinsics
 from .dataset import MVSDataset
@@ -89,11 +89,9 @@ class DTU(MVSDataset):
         transform: Callable[[dict], dict] | None = None,
     ) -> None:
         check_choice("DTU split", split, tuple(SPLITS))
-        scenes = []
-        base = expand_path(root)
-        if not base.is_dir():
-            raise FileNotFoundError(f"DTU at {base}: no such folder")
+        base = data_folder("DTU", root)
         self.scans, self.lights = SPLITS[split] if scans is None else scans, lights
+        scenes = []
         for scan in self.scans:
             first = open_dtu_training(base, f"scan{scan}", lights, range_form)
             scenes += [first, *(_relit(first, lights[0], light) for light in lights[1:])]

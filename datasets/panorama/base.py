@@ -33,7 +33,7 @@ from ...vision.io.exr import read_exr
 from ...vision.io.images import as_views, read_pixels
 from ...vision.io.pairing import read_columns
 from ..cache import FileDataset, SampleCache, source_name
-from ..files import check_files, expand_path
+from ..files import check_files, data_folder, expand_path
 
 __all__ = [
     "ListedPanoramas",
@@ -170,9 +170,7 @@ class ListedPanoramas(PanoramaDataset):
         max_depth: float = 10.0,
         transform: Callable[[dict], dict] | None = None,
     ) -> None:
-        base = expand_path(root)
-        if not base.is_dir():
-            raise FileNotFoundError(f"{self.title} at {base}: no such folder")
+        base = data_folder(self.title, root)
         path = base / expand_path(list_file)
         lines = read_columns(path, 1, 2, "colour [depth]")
         records = [self._record(base, words, f"{path}, line {n}") for n, words in lines]
