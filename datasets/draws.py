@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import math
+from typing import TypeVar
 
 import numpy as np
 
 __all__ = ["Draws", "rotation_matrix", "splitmix64"]
 
+_STEP = 0x9E3779B97F4A7C15
+_BITS = 2**64 - 1
+_State = TypeVar("_State", int, np.ndarray)
 
-def splitmix64(state: int) -> int:
-    """Return 64 bits of a counter's state, mixed so that neighbours have nothing in common."""
-    mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+
+def splitmix64(state: _State) -> _State:
+    """Return 64 bits of a counter's state, mixed so that neighbours have nothing in common.
+
+    Of an array of states (uint64) those of each.
+    """
+    mixed = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _BITS
     return mixed ^ (mixed >> 31)
 
 
@@ -43,7 +51,7 @@ class Draws:
 
     def bits(self) -> int:
         """Return 64 random bits."""
-        self.state = (self.state + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        self.state = (self.state + _STEP) & _BITS
         return splitmix64(self.state)
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
@@ -53,13 +61,9 @@ class Draws:
     def uniforms(self, *shape: int) -> np.ndarray:
         """Return numbers in [0, 1): those that as many calls of `uniform` would give."""
         count = math.prod(shape)
-        step = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = np.uint64(self.state) + step
-        self.state = (self.state + count * 0x9E3779B97F4A7C15) & (2**64 - 1)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        mixed ^= mixed >> np.uint64(31)
-        return ((mixed >> np.uint64(11)) / 2.0**53).reshape(shape)
+        states = np.arange(1, count + 1, dtype=np.uint64) * _STEP + self.state
+        self.state = (self.state + count * _STEP) & _BITS
+        return ((splitmix64(states) >> 11) / 2.0**53).reshape(shape)
 
     def rotation(self) -> np.ndarray:
         """Return a rotation, all equally likely, (3, 3)."""
