@@ -56,19 +56,17 @@ class ImageAugmentation:
         with torch.random.fork_rng(devices=[], enabled=generator is not None):
             if generator is not None:
                 torch.manual_seed(int(torch.randint(_SEEDS, (), generator=generator)))
-            image = tv_tensors.Image(sample["image"])
-            if "boxes" not in sample:
-                return {**sample, "image": self._changed(self.flips(image))}
-            size = tuple(image.shape[1:])
-            boxes = tv_tensors.BoundingBoxes(sample["boxes"], format="XYXY", canvas_size=size)
-            image, boxes = self.flips(image, boxes)
-            plain = boxes.as_subclass(torch.Tensor)
-            return {**sample, "image": self._changed(image), "boxes": plain}
-
-    def _changed(self, image: torch.Tensor) -> torch.Tensor:
-        if self.name.endswith("augment"):  # some of their operations are for 8 bits
-            image = v2.functional.to_dtype(image, torch.uint8, scale=True)
-            image = v2.functional.to_dtype(self.colours(image), torch.float32, scale=True)
-        else:
-            image = self.colours(image)
-        return image.as_subclass(torch.Tensor).contiguous()
+            moved: dict[str, torch.Tensor] = {"image": tv_tensors.Image(sample["image"])}
+            if "boxes" in sample:
+                moved["boxes"] = tv_tensors.BoundingBoxes(
+                    sample["boxes"], format="XYXY", canvas_size=tuple(sample["image"].shape[1:])
+                )
+            moved = self.flips(moved)
+            image = moved["image"]
+            if self.name.endswith("augment"):  # some of their operations are for 8 bits
+                image = v2.functional.to_dtype(image, torch.uint8, scale=True)
+                image = v2.functional.to_dtype(self.colours(image), torch.float32, scale=True)
+            else:
+                image = self.colours(image)
+            moved["image"] = image.contiguous()
+        return {**sample, **{key: value.as_subclass(torch.Tensor) for key, value in moved.items()}}
