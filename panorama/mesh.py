@@ -144,7 +144,7 @@ def level_of(faces: int) -> int:
         ValueError: no level has so many.
     """
     for level in range(MAX_LEVEL + 1):
-        if faces == 20 * 4**level:
+        if faces == face_count(level):
             return level
     raise ValueError(f"no mesh level has {faces} faces: they are 20 · 4^level, level 0 to 8")
 

@@ -57,21 +57,20 @@ def open_colmap(path: str | os.PathLike) -> Scene:
             f"COLMAP workspace at {root}: no model; expected {root / 'sparse' / 'cameras.bin'} or "
             ".txt, or the same in sparse/0"
         )
-    return _scene_of_model(read_model(folder), root, root / "images", "colmap")
+    return _scene_of_model(read_model(folder), root, "colmap")
 
 
 def _scene_of_model(
     model: Model,
     root: Path,
-    images: Path,
     layout: str,
     truth: Callable[[str], Callable | None] = lambda name: None,
 ) -> Scene:
-    """Make a scene of a model, named by its folder ``root``.
+    """Make a scene of a model, named by its folder ``root``, and of the photographs in ``images``.
 
-    The photographs' names are relative to ``images``; ``truth``, called with such a name, returns
-    what reads the true depth.
+    ``truth``, called with the name of a photograph, returns what reads the true depth.
     """
+    images = root / "images"
     paths = [str(images / photograph.name) for photograph in model.photographs]
     check_files(
         f"{layout} scene", root, {"photographs": paths}, f"{images}/...", what="photographs"
@@ -160,7 +159,7 @@ def open_eth3d(path: str | os.PathLike) -> Scene:
         )
     model = read_model(folder)
     truths = _truths(root, model)
-    return _scene_of_model(model, root, root / "images", "eth3d", truths.get)
+    return _scene_of_model(model, root, "eth3d", truths.get)
 
 
 def _truths(root: Path, model: Model) -> dict[str, partial]:
