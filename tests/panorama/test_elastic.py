@@ -140,7 +140,7 @@ def test_commands(tmp_path, capsys, monkeypatch, small_views):
         capsys.readouterr()
         words = ("--supernet", "supernet.safetensors", "--table", "table.json", "--json")
         limits = ("--max-latency", "3600s", "--max-params", "60k")
-        quick = ("--population", "8", "--generations", "2")
+        quick = ("--population", "4", "--generations", "1")
         assert main(["subnet", *words, *limits, *quick, "--out", "small.safetensors"]) == 0
     finally:
         torch.set_num_threads(threads)
