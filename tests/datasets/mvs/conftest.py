@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mvs_fixtures import small_scene
+from torch import Tensor
 
 from vizoo.datasets.mvs import Scene, write_scene
+from vizoo.datasets.mvs.cameras import resize_intrinsics
 
 
 @pytest.fixture
@@ -19,10 +22,22 @@ def scene() -> Scene:
 
 @pytest.fixture(scope="session")
 def scene_of_dtu_size() -> Scene:
-    """Three views of 512x640, the only size of DTU's training layout."""
-    scene = small_scene(seed=7, views=3, height=512, width=640)
-    scene.name = "scan7"
-    return scene
+    """Three views of 512x640, the only size of DTU's training layout: blocks of 8x8 pixels."""
+    scene = small_scene(seed=7, views=3, height=64, width=80)
+    views = [
+        replace(
+            view,
+            image=_enlarged(view.image),
+            intrinsics=resize_intrinsics(view.intrinsics, 8, 8),
+            truth=lambda view=view: tuple(map(_enlarged, view.truth())),
+        )
+        for view in scene.views
+    ]
+    return replace(scene, name="scan7", views=views)
+
+
+def _enlarged(planes: Tensor) -> Tensor:
+    return planes.repeat_interleave(8, 1).repeat_interleave(8, 2)
 
 
 @pytest.fixture(scope="session")

@@ -336,19 +336,15 @@ class TestDataModule:
         train = WorldViews(6, 24, 32, 3, seed=1, layouts=["table"])
         return MVSDataModule(**{"train": [lambda: train], "workers": 0, **options})
 
-    def test_batches(self):
-        module = self.module(batch_size=2, augmentation="colour", crop_height=16, crop_width=24)
-        batches = list(module.train_dataloader())
-        assert len(batches) == 3
+    def test_batches(self, scene):
+        """Of the four views of a scene, each in turn the reference."""
+        options = {"augmentation": "colour", "crop_height": 16, "crop_width": 24}
+        options |= {"train": [lambda: MVSDataset([scene], views=3)], "batch_size": 2}
+        batches = list(self.module(**options).train_dataloader())
+        assert len(batches) == 2
         assert batches[0]["images"].shape == (2, 3, 3, 16, 24)
         assert batches[0]["depth_range"].shape == (2, 2) and len(batches[0]["name"]) == 2
-        again = next(
-            iter(
-                self.module(
-                    batch_size=2, augmentation="colour", crop_height=16, crop_width=24
-                ).train_dataloader()
-            )
-        )
+        again = next(iter(self.module(**options).train_dataloader()))
         assert torch.equal(batches[0]["images"], again["images"])
 
     @pytest.mark.parametrize("alone", [True, False], ids=["folder", "list"])
@@ -398,9 +394,9 @@ class TestDataModule:
         with pytest.raises(ValueError, match=r"train set 1 \(MVSDataset\) has no ground truth"):
             module.setup("fit")
         module.setup("predict")
-        mixed = [WorldViews(2, 24, 32, views) for views in (2, 3)]
+        mixed = [MVSDataset([scene], views) for views in (2, 3)]
         with pytest.raises(ValueError, match="samples of 2 and 3 views in one batch"):
-            next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))
-        mixed = [WorldViews(2, 24, width, 2) for width in (32, 40)]
+            next(iter(MVSDataModule(train=mixed, batch_size=8, workers=0).train_dataloader()))
+        mixed = [MVSDataset([scene], 2, (24, width)) for width in (32, 40)]
         with pytest.raises(ValueError, match=r"different sizes in one batch \(24x32, 24x40\)"):
-            next(iter(MVSDataModule(train=mixed, batch_size=4, workers=0).train_dataloader()))
+            next(iter(MVSDataModule(train=mixed, batch_size=8, workers=0).train_dataloader()))
