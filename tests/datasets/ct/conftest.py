@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,12 @@ def scan() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return Chest(1, "covid").scan((12, 20, 24))
 
 
+@pytest.fixture(scope="session")
+def _written(scan, tmp_path_factory) -> Path:
+    return write_dicom(tmp_path_factory.mktemp("dicom") / "series", scan[0], scan[2])
+
+
 @pytest.fixture
-def series(tmp_path, scan) -> Path:
-    """That scan as a DICOM series."""
-    return write_dicom(tmp_path / "series", scan[0], scan[2])
+def series(_written, tmp_path) -> Path:
+    """That scan as a DICOM series; a copy to do with as one likes."""
+    return shutil.copytree(_written, tmp_path / "series")
