@@ -115,22 +115,17 @@ def test_no_seam_where_sizes_change(tmp_path, height):
 
 
 def test_data_module():
-    data = PanoramaDataModule(
-        train=[WorldPanoramas(4, 16, seed=1)],
-        val=[WorldPanoramas(2, 16, seed=2)],
-        batch_size=2,
-        workers=0,
-    )
+    rooms = list(WorldPanoramas(4, 16, seed=1))
+    train, few = [lambda: rooms], [lambda: rooms[:2]]
+    data = PanoramaDataModule(train=train, val=few, batch_size=2, workers=0)
     batches = list(data.train_dataloader())
     assert [batch["rotation"].shape for batch in batches] == [(2, 3, 3)] * 2
     assert batches[0]["image"].shape == (2, 3, 16, 32) and batches[0]["valid"].dtype == torch.bool
     (first, _) = data.val_dataloader()
     assert "rotation" not in first and first["depth"].shape == (1, 1, 16, 32)
-    again = PanoramaDataModule(train=[WorldPanoramas(4, 16, seed=1)], batch_size=2, workers=0)
+    again = PanoramaDataModule(train=train, batch_size=2, workers=0)
     for one, other in zip(batches, again.train_dataloader(), strict=True):
         assert torch.equal(one["image"], other["image"]) and one["name"] == other["name"]
-    mixed = PanoramaDataModule(
-        train=[WorldPanoramas(2, 16), WorldPanoramas(2, 24)], batch_size=4, workers=0
-    )
+    mixed = PanoramaDataModule(train=[*few, WorldPanoramas(1, 24)], batch_size=3, workers=0)
     with pytest.raises(ValueError, match="different sizes in one batch"):
         list(mixed.train_dataloader())

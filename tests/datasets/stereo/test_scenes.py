@@ -46,19 +46,17 @@ def test_shapes_and_types():
 
 def test_same_seed_same_scenes_whatever_the_count():
     several = generate_scenes(2, 48, 96, seed=5)
-    again = generate_scenes(2, 48, 96, seed=5)
-    second = generate_scenes(1, 48, 96, seed=5, first=1)
-    other = generate_scenes(2, 48, 96, seed=6)
+    first, second = (generate_scenes(1, 48, 96, seed=5, first=number) for number in range(2))
+    other = generate_scenes(1, 48, 96, seed=6)
     for name, value in several.items():
-        assert torch.equal(value, again[name])
-        assert torch.equal(value[1:2], second[name])
-    assert not torch.equal(several["left"], other["left"])
+        assert torch.equal(value, torch.cat([first[name], second[name]]))
+    assert not torch.equal(first["left"], other["left"])
     assert not torch.equal(several["disparity"][0], several["disparity"][1])
 
 
 def test_scenes_rendered_together_equal_scenes_rendered_alone():
-    alone = generate_scenes(3, 64, 96, seed=8, photometric=False)
-    together = generate_scenes(3, 64, 96, seed=8, photometric=False, batch=3)
+    alone = generate_scenes(2, 64, 96, seed=8, photometric=False)
+    together = generate_scenes(2, 64, 96, seed=8, photometric=False, batch=2)
     for name in ("left", "right", "disparity"):
         close = torch.isclose(alone[name], together[name], atol=1e-3)
         assert close.float().mean() > 0.999, name
@@ -129,16 +127,16 @@ def test_planes_are_exact_in_both_views():
 
 
 def test_misalignment_moves_rows_only_when_asked():
-    level = generate_scenes(2, 64, 128, seed=2, photometric=False)
-    offset = generate_scenes(2, 64, 128, seed=2, photometric=False, vertical_offset=2.0)
+    level = generate_scenes(1, 48, 96, seed=2, photometric=False)
+    offset = generate_scenes(1, 48, 96, seed=2, photometric=False, vertical_offset=2.0)
     assert torch.equal(level["left"], offset["left"])
     assert torch.equal(level["disparity"], offset["disparity"])
     assert not torch.equal(level["right"], offset["right"])
 
 
 def test_views_differ_photometrically_by_default():
-    plain = generate_scenes(2, 48, 96, seed=4, photometric=False)
-    taken = generate_scenes(2, 48, 96, seed=4)
+    plain = generate_scenes(1, 48, 96, seed=4, photometric=False)
+    taken = generate_scenes(1, 48, 96, seed=4)
     assert torch.equal(plain["disparity"], taken["disparity"])
     assert not torch.equal(plain["left"], taken["left"])
     levels = taken["left"] * 255
@@ -159,7 +157,7 @@ def test_dataset_items_depend_on_seed_and_index_alone():
     data = GeneratedStereo(3, 48, 96, seed=9)
     samples = list(data)
     assert len(data) == len(samples) == 3
-    series = generate_scenes(3, 48, 96, seed=9)
+    series = generate_scenes(2, 48, 96, seed=9)
     sample = samples[1]
     assert set(sample) == {"left", "right", "disparity", "valid", "occluded", "name"}
     for name, value in series.items():
@@ -172,10 +170,10 @@ def test_dataset_items_depend_on_seed_and_index_alone():
 
 
 def test_dataset_in_worker_processes():
-    data = GeneratedStereo(4, 48, 96, seed=1)
-    loader = torch.utils.data.DataLoader(data, batch_size=2, num_workers=1)
+    data = GeneratedStereo(2, 48, 96, seed=1)
+    loader = torch.utils.data.DataLoader(data, batch_size=1, num_workers=1)
     batches = list(loader)
-    assert torch.equal(batches[1]["left"][0], data[2]["left"])
+    assert torch.equal(batches[1]["left"][0], data[1]["left"])
 
 
 @pytest.mark.gpu
