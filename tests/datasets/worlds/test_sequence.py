@@ -7,10 +7,12 @@ import torch
 
 from vizoo.datasets.worlds.sequence import WorldSequence
 
+SIZE = (80, 128)
+
 
 @pytest.fixture(scope="module")
 def frames():
-    return list(WorldSequence(4, 120, 192, layouts=["table"], seed=3))
+    return list(WorldSequence(4, *SIZE, layouts=["table"], seed=3))
 
 
 def test_the_world_stands_still_while_the_rig_moves(frames):
@@ -19,19 +21,19 @@ def test_the_world_stands_still_while_the_rig_moves(frames):
         x, y = (np.nan_to_num(part, nan=-1) for part in frame["earlier"].numpy())
         seen = np.isfinite(frame["earlier"][0].numpy()) & frame["valid"][0].numpy()
         assert 0.8 < seen.mean() < 1
-        moved = np.hypot(x - np.arange(192), y - np.arange(120)[:, None])[seen]
+        moved = np.hypot(x - np.arange(SIZE[1]), y - np.arange(SIZE[0])[:, None])[seen]
         assert 0.3 < np.median(moved) < 20
         for name, most in (("left", 0.06), ("disparity", 1.0)):
             past = before[name].numpy().transpose(1, 2, 0)
             past = cv2.remap(np.ascontiguousarray(past), x, y, cv2.INTER_LINEAR)
-            off = np.abs(frame[name].numpy().transpose(1, 2, 0) - past.reshape(120, 192, -1))
+            off = np.abs(frame[name].numpy().transpose(1, 2, 0) - past.reshape(*SIZE, -1))
             assert np.median(off[seen]) < most, name
             stayed = np.abs(frame[name].numpy() - before[name].numpy())
             assert np.mean(off[seen]) < np.mean(stayed), name
 
 
 def test_frames_are_what_they_were_in_any_order(frames):
-    again = WorldSequence(4, 120, 192, layouts=["table"], seed=3)
+    again = WorldSequence(4, *SIZE, layouts=["table"], seed=3)
     for index in (3, 1):
         one, other = dict(frames[index]), again[index]
         assert one.pop("name") == other.pop("name")

@@ -17,7 +17,7 @@ from vizoo.datasets.draws import Draws
 from vizoo.datasets.worlds import furniture, shapes
 from vizoo.datasets.worlds.cameras import Pinhole, frame, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
-from vizoo.datasets.worlds.materials import Material, draw_material, texture_bank
+from vizoo.datasets.worlds.materials import Material, draw_material, files_of, texture_bank
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.datasets.worlds.stock import stock
@@ -270,8 +270,7 @@ def test_hidden_files_are_no_stock(tmp_path):
         seen = next((goods / name).iterdir())
         seen.with_name(f"._{seen.name}").write_text("of a Mac")
         seen.with_name(f"folder{seen.suffix}").mkdir()
-    taken = stock(**folders)
-    assert len(taken.meshes) == len(taken.panoramas) == 1
+    assert [len(files_of(*each)) for each in folders.items()] == [1, 1, 1]
 
 
 def test_an_empty_folder_is_told_before_training(tmp_path):
