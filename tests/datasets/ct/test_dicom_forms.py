@@ -120,9 +120,9 @@ def test_missing_slices_are_named(tmp_path):
 
 
 def test_a_stretch_of_missing_slices_is_not_invented(tmp_path, line):
-    heights = np.delete(np.arange(60.0), range(20, 24))
+    heights = np.delete(np.arange(44.0), range(20, 24))
     folder = write_field(tmp_path / "a", heights[:, None] * [0, 0, 2.5])
-    assert "4 of 60 slices are missing" in line(lambda: read_dicom(folder))
+    assert "4 of 44 slices are missing" in line(lambda: read_dicom(folder))
 
 
 def test_two_scans_in_one_series_are_refused(tmp_path, line):
