@@ -53,11 +53,13 @@ def test_tables_of_every_pixel_are_not_written(tmp_path):
     assert exported.bytes < weight_bytes(net) + (1 << 21)
 
 
-@pytest.mark.slow  # `TestSmall` is the same with half the channels
 class TestPublishedSize(TestTiny):
     name = "spheredepth_r18_l5"
     parameters = 6_516_644
     architecture = exported = {"texture_level": 0}
+
+    test_compiles_to_one_graph = slow(NetworkTester.test_compiles_to_one_graph)
+    test_exports = slow(NetworkTester.test_exports)
 
 
 @pytest.mark.slow
