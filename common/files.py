@@ -16,6 +16,7 @@ __all__ = [
     "atomic_write",
     "check_formats",
     "check_version",
+    "existing",
     "few",
     "make_folder",
     "read_json",
@@ -85,6 +86,18 @@ def make_folder(folder: Path) -> None:
     except OSError as error:
         reason = error.strerror or error
         raise type(error)(f"cannot make the folder {folder}: {reason}") from error
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that is there.
+
+    Raises:
+        FileNotFoundError: it is not.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    return path
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:

@@ -9,6 +9,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor, nn
 
+from ..common.files import existing
 from ._export_formats import FORMATS, METADATA
 from .hub.create import check_task
 from .hub.registry import list_models
@@ -60,9 +61,7 @@ class ExportedNetwork(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file")
+        path = existing(path)
         self.runtime = _SUFFIXES[path.suffix]
         if runtime not in ("torch", "auto", self.runtime):
             raise ValueError(f"{path}: is run by {self.runtime}, not by {runtime}")

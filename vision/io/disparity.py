@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...common.files import atomic_write, write_bytes
+from ...common.files import atomic_write, existing, write_bytes
 from .exr import read_exr
 from .images import read_pixels
 from .pfm import read_pfm, write_pfm
@@ -55,10 +55,8 @@ def read_disparity(path: str | os.PathLike, encoding: str | None = None) -> tupl
         ValueError: the encoding is unknown, the file does not hold it, or all disparities in it are
             of the other sign.
     """
-    path = Path(path)
-    encoding = encoding or _encoding_of(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    encoding = encoding or _encoding_of(Path(path))
+    path = existing(path)
     if encoding == "pfm":
         values = read_pfm(path)
     elif encoding == "npy":

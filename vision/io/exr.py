@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.files import write_bytes
+from ...common.files import existing, write_bytes
 
 __all__ = ["read_exr", "write_exr"]
 
@@ -38,9 +38,7 @@ def read_exr(path: str | os.PathLike) -> np.ndarray:
         FileNotFoundError: there is no such file.
         ValueError: the file is damaged or holds something else; the message names it.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = existing(path)
     try:
         channels = _decode(path)
     except _Refused as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, existing
 
 __all__ = ["read_pfm", "write_pfm"]
 
@@ -39,9 +39,7 @@ def read_pfm(path: str | os.PathLike) -> np.ndarray:
         ValueError: the file is not a PFM file, is cut short or has bytes to spare; the message
             names the file and the byte offset. The size is checked before memory is taken.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = existing(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         shape, order, start = _parse_header(file.read(_HEADER_LIMIT), path)

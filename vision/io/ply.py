@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, existing
 from ...common.system import missing_library
 
 __all__ = ["PlyWriter", "open3d", "read_ply", "write_mesh", "write_ply"]
@@ -160,9 +160,7 @@ def read_ply(path: str | os.PathLike) -> tuple[np.ndarray, np.ndarray | None]:
         ValueError: it is not a PLY file, is cut short, has no point or a coordinate that is not
             finite.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = existing(path)
     with path.open("rb") as file:
         order, count, fields = _read_header(file, path)
         start = file.tell()
