@@ -242,15 +242,13 @@ def checked_limits(limits: Mapping[str, float | str]) -> dict[str, float]:
     bounds = {}
     for kind, value in limits.items():
         try:
-            bounds[kind] = (
-                parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
-            )
+            bound = parse_quantity(kind, value, kind) if isinstance(value, str) else float(value)
         except TypeError:
             message = f"{kind} {shortened(value)}: give a number, or a text such as '2G'"
             raise ValueError(message) from None
-    for kind, bound in bounds.items():
         if not 0 < bound < math.inf:
             raise ValueError(f"{kind} {bound:g}: must be more than 0, and finite")
+        bounds[kind] = bound
     return bounds
 
 
