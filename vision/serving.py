@@ -142,10 +142,10 @@ def served(
         ImportError: Gradio is not installed; the message says how to get it.
         ValueError: the port is none or taken, or there is no such address here.
     """
-    gradio = from_extra("serve", "gradio", "a page")
-    middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
     host = host.strip("[]")
     check_free(host, port)
+    gradio = from_extra("serve", "gradio", "a page")
+    middleware = from_extra("serve", "starlette.middleware", "a page").Middleware
     hosts = {host, "localhost"}
     if not is_local(host):
         own = socket.gethostname()

@@ -275,7 +275,6 @@ def test_is_local(host, local):
 
 
 def test_a_port_that_is_taken_is_said(tmp_path):
-    pytest.importorskip("gradio")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -287,7 +286,6 @@ def test_a_port_that_is_taken_is_said(tmp_path):
 
 @pytest.mark.parametrize("port", [-1, 0, 65536, 99999])
 def test_what_is_no_port_is_said(tmp_path, port):
-    pytest.importorskip("gradio")
     with pytest.raises(ValueError, match=f"port {port}: a port is a number from 1 to 65535"):
         with served(None, tmp_path, port=port):
             pass
@@ -295,7 +293,6 @@ def test_what_is_no_port_is_said(tmp_path, port):
 
 @pytest.mark.parametrize("host", ["nosuchhost.invalid", "192.0.2.1", "a" * 64])
 def test_a_host_that_is_not_here_is_said(tmp_path, host):
-    pytest.importorskip("gradio")
     with pytest.raises(ValueError, match=f"cannot listen at {host}:7860: .*; name a host") as told:
         with served(None, tmp_path, host=host):
             pass
