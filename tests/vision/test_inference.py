@@ -35,7 +35,7 @@ NETS = {
     "tiny": fadnet.fadnet_plus_tiny,
     "micro": fadnet.fadnet_plus_micro,
     "wider": lambda: fadnet.FADNetPlus(
-        [12 << i for i in range(6)], [10 << i for i in (4, 3, 2, 1, 0, 0)], max_disparity=100
+        [9 << i for i in range(6)], [9 << i for i in (4, 3, 2, 1, 0, 0)], max_disparity=100
     ),
 }
 
@@ -56,7 +56,7 @@ def net(request) -> nn.Module:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("batch", "height", "width"), [(1, 100, 170), (2, 64, 64), (1, 64, 333)])
+@pytest.mark.parametrize(("batch", "height", "width"), [(1, 50, 90), (2, 64, 64), (1, 64, 141)])
 def test_equals_the_network(net, batch, height, width):
     left, right = torch.rand(2, batch, 3, height, width)
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -72,7 +72,7 @@ def test_equals_the_network(net, batch, height, width):
 
 def test_one_network_serves_several_sizes(net):
     fast = optimize(net)
-    for size in ((64, 128), (200, 70), (64, 128)):
+    for size in ((64, 128), (130, 70), (64, 128)):
         left, right = torch.rand(2, 1, 3, *size)
         with torch.no_grad():
             assert close(fast(left, right), net(left, right))
@@ -121,7 +121,7 @@ def test_frozen_and_without_batch_norm(net):
 
 
 def test_half_precision_stays_near_and_returns_float32(net):
-    left, right = torch.rand(2, 1, 3, 128, 192)
+    left, right = torch.rand(2, 1, 3, 64, 128)
     found = optimize(net, torch.bfloat16)(left, right)
     assert found.dtype == torch.float32
     with torch.no_grad():

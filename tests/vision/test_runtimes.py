@@ -46,17 +46,17 @@ def known(net, tmp_path_factory, monkeypatch):
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "onnxruntime"])
-def test_a_network_in_another_runtime_gives_the_same_at_any_size(net, runtime, monkeypatch):
+def test_a_network_in_another_runtime_gives_the_same_at_any_size(known, runtime, monkeypatch):
     pytest.importorskip(runtime)
-    fast = prepared(net, runtime)
+    fast = prepared(known, runtime)
     for size in ((2, 3, 33, 65), (1, 3, 64, 40)):
         pair = torch.rand(2, *size)
-        torch.testing.assert_close(fast(*pair), net(*pair), atol=1e-5, rtol=1e-5)
-        for one, other in zip(fast.predict(*pair), net.predict(*pair), strict=True):
+        torch.testing.assert_close(fast(*pair), known(*pair), atol=1e-5, rtol=1e-5)
+        for one, other in zip(fast.predict(*pair), known.predict(*pair), strict=True):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     # The next time nothing is exported.
     monkeypatch.setattr(runtimes, "export", None)
-    torch.testing.assert_close(prepared(net, runtime)(*pair), fast(*pair))
+    torch.testing.assert_close(prepared(known, runtime)(*pair), fast(*pair))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -125,13 +125,13 @@ def test_a_damaged_file_is_named(net, monkeypatch, tmp_path):
         prepared(net, "openvino")(*torch.rand(2, 1, 3, 16, 24))
 
 
-def test_other_weights_are_another_file(net):
+def test_other_weights_are_another_file(known):
     pytest.importorskip("openvino")
     pair = torch.rand(2, 1, 3, 16, 24)
-    before = prepared(net, "openvino")(*pair)
+    before = prepared(known, "openvino")(*pair)
     with torch.no_grad():
-        net.conv.weight.mul_(2)
-    torch.testing.assert_close(prepared(net, "openvino")(*pair), 2 * before)
+        known.conv.weight.mul_(2)
+    torch.testing.assert_close(prepared(known, "openvino")(*pair), 2 * before)
 
 
 def test_what_forwards_call_and_the_runtime_are_in_the_name_of_a_file(net, tmp_path, monkeypatch):

@@ -139,7 +139,7 @@ def test_a_warm_up_too_long_is_said(tmp_path, warmup, rounds, run, says):
     assert not said or (says in said[0] and "a share such as 0.05" in said[0])
 
 
-@pytest.mark.parametrize("batches", [1, 15])
+@pytest.mark.parametrize("batches", [1, 4])
 def test_few_steps_learn_as_many_do(tmp_path, batches):
     """One step an epoch too; a warm-up of 480 steps does not."""
     settings = {"lr": 0.1, "lr_schedule": "cosine", "optimizer": "momentum"}

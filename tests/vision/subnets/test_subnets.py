@@ -35,7 +35,7 @@ from vizoo.vision.subnets.leaves import open_supernet, open_tree
 
 @pytest.fixture
 def net(monkeypatch, tmp_path):
-    toy_supernet.enter(monkeypatch, tmp_path, length=8, counted=40)
+    toy_supernet.enter(monkeypatch, tmp_path, length=8, counted=24)
     monkeypatch.setitem(best.OWN_TABLE, "samples", 8)
     monkeypatch.setitem(best.OWN_TABLE, "seconds", 0.0)
     return vizoo.create_model("toy").eval()
@@ -46,7 +46,7 @@ def test_the_largest_within_a_count(net):
     subnet = vizoo.best_subnet(
         net, {"parameters": 2500}, size=(16, 24), report=lambda *step: told.append(step)
     )
-    assert subnet.costs["parameters"] <= 2500 and subnet.missed == [] and told[-1] == (40, 40)
+    assert subnet.costs["parameters"] <= 2500 and subnet.missed == [] and told[-1] == (24, 24)
     assert sum(p.numel() for p in subnet.network.parameters()) == subnet.costs["parameters"]
     left, right = torch.rand(2, 1, 3, 16, 24)
     activate(net, subnet.architecture)
