@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..common.files import atomic_write
+from ..common.files import atomic_write, existing
 from ..datasets.mvs.cameras import camera_centre
 from ..vision.io.ply import open3d, read_ply, write_ply
 
@@ -104,9 +103,7 @@ def crop_to_polygon(points: np.ndarray, polygon: str | os.PathLike) -> np.ndarra
         FileNotFoundError, ValueError: no such file, or not of that form.
         ImportError: Open3D cannot be had.
     """
-    path = Path(polygon)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = existing(polygon)
     library = open3d()
     with library.utility.VerbosityContextManager(library.utility.VerbosityLevel.Error):
         volume = library.visualization.read_selection_polygon_volume(str(path))

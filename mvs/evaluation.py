@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..common.extras import from_extra
+from ..common.files import existing
 from ..vision.io.ply import read_ply
 
 if TYPE_CHECKING:
@@ -284,8 +285,7 @@ def _points(points: np.ndarray, what: str) -> np.ndarray:
 
 def _read_mat(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     loadmat = from_extra("scipy", "scipy.io", "the DTU benchmark").loadmat
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    existing(path)
     try:
         content = loadmat(path, variable_names=names)
     except Exception as error:  # whatever a damaged file makes of the reader

@@ -11,7 +11,7 @@ from types import ModuleType
 import numpy as np
 
 from ...common.extras import from_extra
-from ...common.files import write_bytes
+from ...common.files import existing, write_bytes
 from .volume import CTVolume, check_axial
 
 __all__ = ["SUFFIXES", "is_nifti", "read_nifti", "write_nifti"]
@@ -40,9 +40,7 @@ def read_nifti(path: str | os.PathLike) -> CTVolume:
         ImportError: nibabel is not installed.
         ValueError: the file is damaged, no NIfTI, or holds no axial scan of several slices.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    path = existing(path)
     nibabel = _nibabel()
     try:
         image = nibabel.load(path)

@@ -23,7 +23,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.TiffImagePlugin import TiffImageFile
 from torch import Tensor
 
-from ...common.files import atomic_write
+from ...common.files import atomic_write, existing
 
 __all__ = [
     "SUFFIXES",
@@ -177,9 +177,7 @@ def read_pixels(path: str | os.PathLike, upright: bool = True) -> np.ndarray:
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{path} is a folder, not an image")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
-    data = path.read_bytes()
+    data = existing(path).read_bytes()
     if not data:
         raise ValueError(f"{path}: the file is empty")
     if data.startswith(_PNG):
