@@ -350,6 +350,7 @@ class KeepLast(Checkpoint):
             if trainer.is_global_zero:
                 self._keep_earlier(self.path, trainer.ckpt_path)
             trainer.strategy.barrier()  # others write beside the file
+        _back_to_step(trainer)
         trainer.save_checkpoint(self.path, weights_only=False)
         self._step_saved = step
 
@@ -376,6 +377,17 @@ class KeepLast(Checkpoint):
 def _batches(trainer: Trainer) -> int:
     """How many batches were trained on, of all runs that this one resumes."""
     return trainer.fit_loop.epoch_loop.batch_progress.total.completed
+
+
+def _back_to_step(trainer: Trainer) -> None:
+    """Count no batch since the last step: its gradients are in no checkpoint."""
+    progress: Any = trainer.fit_loop.epoch_loop.batch_progress
+    if progress.is_last_batch:  # there is a step behind it, of however few
+        return
+    behind = progress.current.processed % trainer.accumulate_grad_batches
+    for tracker in (progress.current, progress.total):
+        for name, count in vars(tracker).items():
+            setattr(tracker, name, count - behind)
 
 
 def _not_finite(trainer: Trainer) -> str | None:

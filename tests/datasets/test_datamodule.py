@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections import Counter
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -23,6 +24,7 @@ from vizoo.datasets.stereo import (
     StereoPairs,
     StereoRecord,
 )
+from vizoo.vision.callbacks import KeepLast
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*of the published"),
@@ -179,6 +181,31 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_behind_its_last_batch(
         assert seen(tmp_path / f"{step}.ckpt") == whole[step * 3 :]
     assert seen(max_steps=2) == whole[: 2 * 3]
     assert seen(tmp_path / "end.ckpt") == whole[5 * 3 :]  # what is broken off is over
+
+
+def test_a_run_that_stopped_between_two_steps_loses_no_batch(tmp_path):
+    class Stopped(Recorder):
+        def __init__(self, stop: int) -> None:
+            super().__init__()
+            self.stop = stop
+
+        def on_train_batch_start(self, batch: dict, batch_idx: int) -> None:
+            if batch_idx == self.stop:
+                raise KeyboardInterrupt
+
+    def fitted(stop: int = -1, start=None) -> float:
+        arguments = {"augmentation": "none", "batch_size": 2, "workers": 0}
+        data, model = StereoDataModule(train=[Numbered(10)], **arguments), Stopped(stop)
+        model.seen.append([])
+        settings = {"max_epochs": 1, "accumulate_grad_batches": 2, "enable_checkpointing": True}
+        training = trainer(tmp_path, callbacks=[KeepLast()], **settings)
+        with suppress(KeyboardInterrupt, SystemExit):
+            training.fit(model, datamodule=data, ckpt_path=start)
+        return model.weight.item()
+
+    whole = fitted()
+    assert fitted(stop=3) != whole
+    assert fitted(start=tmp_path / "checkpoints" / "last.ckpt") == pytest.approx(whole, rel=1e-5)
 
 
 def test_weights_set_the_counts():
