@@ -16,7 +16,7 @@ from torchmetrics.aggregation import MeanMetric
 from ..common.extras import installs
 from ..common.ranks import rank_and_size
 from ..vision.hub.weights import check_state
-from ..vision.training import OptimisedTask
+from ..vision.training import OptimisedTask, reset_metrics
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
 from .task import check_same_classes, sets_of
 
@@ -172,11 +172,10 @@ class DetectionTask(OptimisedTask):
             precision = self.precision.compute()
             # -1 stands for nothing to measure.
             values |= {k: precision[k] for k in ("map", "map_50") if precision[k] >= 0}
-            self.precision.reset()
+            reset_metrics(self.precision)
         elif not self.trainer.sanity_checking:
             rank_zero_warn(f"no mean average precision: {installs('detection')}")
-        for metric in (self.accuracy, self.answered):
-            metric.reset()
+        reset_metrics(self.accuracy, self.answered)
         for name, value in values.items():
             shown = name in ("accuracy", "map")
             # torchmetrics gives the precision on the CPU, where NCCL cannot average it.

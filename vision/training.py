@@ -37,6 +37,7 @@ __all__ = [
     "log_metrics",
     "log_picture",
     "read_subnet",
+    "reset_metrics",
     "round_at",
     "starting_network",
 ]
@@ -345,11 +346,18 @@ def log_metrics(task: LightningModule, stage: str, metrics: Metric, shown: str) 
     The stage is `val` or `test`; the metric `shown` stands beside the progress bar.
     """
     values = {f"{stage}/{name}": value for name, value in metrics.compute().items()}
-    metrics.reset()
+    reset_metrics(metrics)
     main = values.pop(f"{stage}/{shown}")
     # Equal on all processes already; Lightning cannot know and would warn.
     task.log_dict(values, sync_dist=True)
     task.log(f"{stage}/{shown}", main, prog_bar=True, sync_dist=True)
+
+
+def reset_metrics(*metrics: Metric) -> None:
+    """Forget what metrics have counted; a fit may follow a validation of its own."""
+    with torch.inference_mode(False):  # tensors made in it cannot be added to outside of it
+        for metric in metrics:
+            metric.reset()
 
 
 def log_picture(task: LightningModule, name: str, draw: Callable[[], np.ndarray]) -> None:

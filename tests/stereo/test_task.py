@@ -130,6 +130,17 @@ def test_metrics_and_predictions(tmp_path):
     assert len(found) == 4 and found[0]["disparity"].shape == (1, 1, 64, 128)
 
 
+def test_a_fit_follows_a_validation(monkeypatch):
+    task, maps = StereoTask("fadnet_plus_micro"), torch.ones(2, 1, 1, 4, 4)
+    for name in ("log", "log_dict"):
+        monkeypatch.setattr(task, name, lambda *_, **__: None)
+    with torch.inference_mode():  # which Lightning validates in, but not within a fit
+        task.val_metrics.update(*maps, maps[0] > 0)
+        task.on_validation_epoch_end()
+    task.val_metrics.update(*maps, maps[0] > 0)
+    assert task.val_metrics.compute()["epe"] == 0
+
+
 @pytest.mark.parametrize("suffix", ["png", "pfm", "npy"])
 def test_predictions_are_written(tmp_path, suffix):
     writer = DisparityWriter(str(tmp_path / "found"), suffix)
