@@ -228,16 +228,19 @@ class MixedDataModule(LightningDataModule):
         sampler.set_epoch(self._first_epoch)
         size = min(self.batch_size, max(_SMALLEST_BATCH, len(sampler) // self.min_batches))
         arguments = {"sampler": sampler, "drop_last": len(sampler) >= size}
-        loader = self._loader(mixture, size, TrainingLoader, **arguments)
+        # Without a trainer nobody says how far the fit is that the loader is handed to.
+        kind = DataLoader if self.trainer is None else TrainingLoader
+        loader = self._loader(mixture, size, kind, **arguments)
         if (fitting := min(size, len(sampler))) < self.batch_size:
             rank_zero_info(
                 f"{len(sampler)} training samples an epoch, in batches of {fitting} instead of "
                 f"{self.batch_size}"
             )
-        loader.trained = self._trained
-        if self.trainer is not None and self.trainer.train_dataloader is None:
-            # The fit's own. Lightning tells it too late, if schedules have asked for its length.
-            sampler.skipped = self._first_batch % len(loader) * size
+        if self.trainer is not None:
+            loader.trained = self._trained
+            if self.trainer.train_dataloader is None:
+                # The fit's own. Lightning tells it too late, if schedules asked for its length.
+                sampler.skipped = self._first_batch % len(loader) * size
         return loader
 
     @property

@@ -208,6 +208,16 @@ def test_a_run_that_stopped_between_two_steps_loses_no_batch(tmp_path):
     assert fitted(start=tmp_path / "checkpoints" / "last.ckpt") == pytest.approx(whole, rel=1e-5)
 
 
+def test_a_loader_alone_is_handed_to_a_trainer(tmp_path, alone):
+    sets = [Numbered(10, "a"), Numbered(6, "b", extra=True)]
+    arguments = {"augmentation": "fadnet", "crop_height": 6, "crop_width": 8, "batch_size": 3}
+    loader = StereoDataModule(train=sets, workers=0, **arguments).train_dataloader()
+    model, training = Recorder(), trainer(tmp_path, max_epochs=2)
+    training.fit(model, loader)
+    training.save_checkpoint(tmp_path / "end.ckpt")
+    assert model.seen == alone.seen[:2]
+
+
 def test_weights_set_the_counts():
     mixture = Mixture([Numbered(100, "a"), Numbered(4, "b"), Numbered(7, "c")], [1, 2, 0], 30)
     assert mixture.counts == [10, 20, 0]
