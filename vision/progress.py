@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from datetime import timedelta
 from time import perf_counter
 from typing import Any
@@ -74,6 +75,7 @@ class ProgressLines(Callback):
         self.interval = interval
         self._said = self._epoch_began = perf_counter()
         self._phase, self._first, self._since = "", 0, 0.0
+        self._known, self._measured, self._validated = set[str](), set[str](), False
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Start the clock of the lines."""
@@ -82,6 +84,7 @@ class ProgressLines(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock; an epoch that a resumed run goes on with has no start of its own."""
         self._epoch_began = perf_counter()
+        self._validated = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -89,6 +92,15 @@ class ProgressLines(Callback):
         """Tell how far the epoch is."""
         if self._due(trainer, _epoch(trainer), batch_idx + 1):
             self._say(batch_idx + 1, trainer.num_training_batches, _values(trainer))
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take down what is shown already, to know what the validation adds."""
+        self._known = set(trainer.progress_bar_metrics)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take down what the validation added; Lightning shows it until the next one."""
+        self._measured |= set(trainer.progress_bar_metrics) - self._known
+        self._validated = True
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, *step: Any
@@ -113,9 +125,11 @@ class ProgressLines(Callback):
         if _silent(trainer):
             return
         now = perf_counter()
-        parts = (*_values(trainer), f"{now - self._epoch_began:.0f} s")
+        earlier = () if self._validated else self._measured
+        parts = (*_values(trainer, earlier), f"{now - self._epoch_began:.0f} s")
         rank_zero_info(f"{_epoch(trainer)}, step {trainer.global_step}: {', '.join(parts)}")
         self._epoch_began = self._said = now
+        self._validated = False
 
     def _evaluated(
         self,
@@ -158,8 +172,9 @@ def _epoch(trainer: Trainer) -> str:
     return f"epoch {trainer.current_epoch + 1}{last}"
 
 
-def _values(trainer: Trainer) -> list[str]:
-    return [f"{name} {value:.4g}" for name, value in trainer.progress_bar_metrics.items()]
+def _values(trainer: Trainer, left_out: Collection[str] = ()) -> list[str]:
+    shown = trainer.progress_bar_metrics.items()
+    return [f"{name} {value:.4g}" for name, value in shown if name not in left_out]
 
 
 def _silent(trainer: Trainer) -> bool:

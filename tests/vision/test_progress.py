@@ -144,3 +144,14 @@ for last in (2, -1):
     )
     assert known == {"1/2", "2/2"} and unknown == {"1", "2"}
     assert "batch 1" not in text
+
+
+def test_an_epoch_without_a_validation_shows_none_of_an_earlier_one(said):
+    class Measured(Task):
+        def validation_step(self, batch, index):
+            self.log("val", float(self.current_epoch), prog_bar=True)
+
+    every = {"max_epochs": 4, "check_val_every_n_epoch": 2, "num_sanity_val_steps": 1}
+    trainer(ProgressLines(1000), **every).fit(Measured(), batches(), batches())
+    shown = [re.findall(r"(\w+) \S+, ", line.partition(": ")[2]) for line in said]
+    assert shown == [["loss"], ["loss", "val"]] * 2
