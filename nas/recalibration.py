@@ -35,7 +35,8 @@ def recalibrate(
     siamese network, has seen two. So the result depends on the weights, the active architecture
     and the batches alone, not on earlier statistics. Entries that are not active, layers that do
     not run, weights, modes and counters stay as they are, and everything does where the forward
-    pass raises. One batch is held at a time. Never give it data to evaluate on.
+    pass raises. One batch is held at a time; a network without such layers runs none. Never give
+    it data to evaluate on.
 
     Args:
         model: a supernet with its architecture active, or any other network.
@@ -57,6 +58,8 @@ def recalibrate(
         for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None
     }
+    if not averages:
+        return
     with evaluating(model), _keeping(averages), _measuring(averages):
         count = 0
         for count, batch in enumerate(batches, start=1):  # noqa: B007
@@ -134,8 +137,6 @@ def _shared(averages: dict[_BatchNorm, _Average], count: int, group: dist.Proces
             weighted = torch.cat([average.mean, average.variance]) * average.weight
             sums = torch.cat([weighted, weighted.new_full((1,), average.weight)])
         rows.append(sums)
-    if not rows:
-        return count
     total = torch.cat([*rows, rows[0].new_full((1,), count)])
     dist.all_reduce(total, group=group)
     parts = total[:-1].split([len(row) for row in rows])

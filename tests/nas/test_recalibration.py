@@ -190,6 +190,11 @@ def test_no_batch(net):
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
 
 
+def test_without_batch_norms_a_process_needs_no_batch():
+    """Of several processes one may have no share of the batches."""
+    recalibrate(nn.Conv2d(3, 2, 1), [], group=object())
+
+
 def test_channels_that_lie_apart_keep_their_type():
     parts = [Choice(f"width{number}", (1, 2)) for number in range(40)]
     net = elastic.BatchNorm2d(concat(*parts))
