@@ -104,7 +104,8 @@ class CostTable(JsonFile):
             quantity: `parameters` or `macs`.
 
         Raises:
-            ValueError: another quantity, or choices of another kind.
+            ValueError: another quantity, choices of another kind, or candidates whose costs do not
+                add up, as of those that share weights or change the size of what follows.
         """
         if quantity not in ("parameters", "macs"):
             raise ValueError(f"{quantity!r} is not counted: choose parameters or macs")
@@ -114,7 +115,18 @@ class CostTable(JsonFile):
             counts = [getattr(count(module, *arguments), quantity) for arguments in calls]
             return counts[0] if quantity == "parameters" else sum(counts)
 
-        return cls._of_parts(net, inputs, quantity, cost)
+        table = cls._of_parts(net, inputs, quantity, cost)
+        for place in range(max((len(choice.values) for choice in table.space), default=0)):
+            values = {c.name: c.values[min(place, len(c.values) - 1)] for c in table.space}
+            chosen = table.space.validate(values)
+            whole = getattr(count(extract(net, chosen), *inputs), quantity)
+            if table(chosen) != whole:
+                raise ValueError(
+                    f"{quantity} of candidates do not add up to a network's, {table(chosen):,.0f} "
+                    f"instead of {whole:,}: they share weights or change the size of what follows; "
+                    "give each its own, or fit a table to whole networks (CostTable.fitted)"
+                )
+        return table
 
     @classmethod
     def measured(

@@ -140,6 +140,19 @@ def test_what_has_no_candidates_is_not_counted():
         CostTable.counted(net, (X,), "macs")
 
 
+def test_costs_that_do_not_add_up_are_refused():
+    kinds = {"skip": nn.Identity(), "conv": nn.Conv2d(4, 4, 3, padding=1)}
+    shared = nn.Sequential(*(Operation(kinds, Choice(name, ("skip", "conv"))) for name in "ab"))
+    with pytest.raises(ValueError, match="parameters of candidates do not add up.*-148 instead of"):
+        CostTable.counted(shared, (X,), "parameters")
+    assert CostTable.counted(shared, (X,), "macs").fixed == 0
+    sizes = Operation(
+        {"skip": nn.Identity(), "pool": nn.MaxPool2d(2)}, Choice("a", ("skip", "pool"))
+    )
+    with pytest.raises(ValueError, match="change the size of what follows"):
+        CostTable.counted(nn.Sequential(sizes, nn.Conv2d(4, 4, 3)), (X,), "macs")
+
+
 def test_forms_of_cost_aware_losses(net):
     loss = torch.tensor(2.0)
     low, high = torch.tensor(50.0), torch.tensor(200.0)
