@@ -217,10 +217,14 @@ def _by_predictions(
     """Evaluate a sample and what a search by its predictor finds; return how well it predicts."""
     space = evaluations.space
     chosen = [architecture for architecture, _ in plan(space, samples, 0, seed)]
-    if not any(map(math.isfinite, errors(chosen, "evaluating subnets"))):
-        raise ValueError(f"{evaluations.metric}: finite for none of {len(chosen)} subnets")
+    finite = sum(map(math.isfinite, errors(chosen, "evaluating subnets")))
+    told = f"{evaluations.metric}: finite for {finite or 'none'} of {len(chosen)} subnets"
+    if not finite:
+        raise ValueError(told)
     if len(chosen) == space.count():  # none is left to predict
         return None
+    if finite < FEWEST:
+        raise ValueError(f"{told}, and a predictor takes {FEWEST}: give more samples")
     predictor = evaluations.predictor(seed, chosen)
     front = evolve(predictor.predict)
     step = max(1, math.ceil(len(front) / max(1, verify)))

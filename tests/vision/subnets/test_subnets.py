@@ -601,6 +601,17 @@ def test_a_front_from_errors_alone(net):
             vizoo.search(net, lambda architecture: math.nan, cost="parameters", **how)
 
 
+def test_too_few_finite_errors_to_learn_from(net):
+    asked = []
+
+    def error(architecture):
+        asked.append(architecture)
+        return math.nan if len(asked) < 4 else 1.0
+
+    with pytest.raises(ValueError, match="finite for 8 of 11 subnets, .* takes 10: give more samp"):
+        vizoo.search(net, error, size=(16, 24), samples=11)
+
+
 def test_where_all_subnets_are_evaluated_none_is_predicted():
     space = SearchSpace([Choice("width", (1, 2))])
     errors = {space.smallest(): 3.0, space.largest(): math.inf}
