@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         write_weights,
     )
 
-    if args.target.suffix != ".safetensors":
+    if args.target.suffix.lower() != ".safetensors":
         raise ValueError(f"{args.target}: the target must end in .safetensors")
     if args.target.exists() and not args.force:
         raise FileExistsError(f"{args.target}: exists already; --force overwrites it")

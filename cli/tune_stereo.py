@@ -111,7 +111,7 @@ def _check_files(args: argparse.Namespace) -> None:
         path = getattr(args, option)
         if path is None:
             continue
-        if path.suffix != suffix:
+        if path.suffix.lower() != suffix:
             raise ValueError(f"--{option} {path}: choose a name that ends in {suffix}")
         check_file(path, option=f"--{option}")
     if Path(args.base).resolve() == args.out.resolve():

@@ -80,7 +80,7 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """
     path = existing_file(path)
     state: Any
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         with open_safetensors(path) as file:
             state = all_tensors(file)
     else:

@@ -102,7 +102,7 @@ def weights_of(model: nn.Module, **facts: Any) -> StoredWeights:
 def write_weights(stored: StoredWeights, path: str | os.PathLike[str]) -> Path:
     """Write a file as `save_weights` does, without a network."""
     path = Path(path)
-    if path.suffix != ".safetensors":
+    if path.suffix.lower() != ".safetensors":
         raise ValueError(f"{path}: weights are written as .safetensors; choose such a name")
     header = {
         "format": _FORMAT,
@@ -223,7 +223,8 @@ def read_weights(path: str | os.PathLike[str], *, adapter: bool = False) -> Stor
         ValueError: any other kind of file, or one that is damaged.
     """
     path = existing_file(path)
-    stored = _read_safetensors(path) if path.suffix == ".safetensors" else _read_lightning(path)
+    read = _read_safetensors if path.suffix.lower() == ".safetensors" else _read_lightning
+    stored = read(path)
     if ("adapter" in stored.facts) != adapter:
         raise ValueError(
             f"{path}: holds weights of {stored.name}, and no adapters"
@@ -242,7 +243,7 @@ def names_its_model(path: str | os.PathLike[str]) -> bool:
         ValueError: not a checkpoint of any kind.
     """
     path = existing_file(path)
-    if path.suffix == ".safetensors":
+    if path.suffix.lower() == ".safetensors":
         with open_safetensors(path) as file:
             return _KEY in (file.metadata() or {})
     content = load_pickle(path, mmap=zipfile.is_zipfile(path))

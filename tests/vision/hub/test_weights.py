@@ -11,7 +11,14 @@ from safetensors.torch import save_file
 
 import vizoo
 from vizoo.vision.hub.create import create_model
-from vizoo.vision.hub.weights import load_state, load_weights, read_weights, save_weights
+from vizoo.vision.hub.published import read_published
+from vizoo.vision.hub.weights import (
+    load_state,
+    load_weights,
+    names_its_model,
+    read_weights,
+    save_weights,
+)
 
 
 @pytest.fixture
@@ -73,6 +80,12 @@ def test_create_with_weights(saved):
 def test_a_path_is_never_taken_for_a_name(saved):
     with pytest.raises(FileNotFoundError, match="^dummy_small: no such weight file"):
         create_model("dummy_small", weights=Path("dummy_small"))
+
+
+def test_a_suffix_may_be_in_capitals(family, tmp_path):
+    path = save_weights(create_model("dummy_small"), tmp_path / "NET.SAFETENSORS")
+    assert names_its_model(path) and read_weights(path).name == "dummy_small"
+    assert read_published(path).keys() == read_weights(path).state.keys()
 
 
 def test_what_cannot_be_saved(family, tmp_path):
