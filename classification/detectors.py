@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -151,7 +152,7 @@ def class_scores(
 
 def is_detector(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a checkpoint of `DetectionTask`."""
-    if not os.path.isfile(path) or os.fspath(path).endswith((".safetensors", ".json")):
+    if not os.path.isfile(path) or Path(path).suffix.lower() in (".safetensors", ".json"):
         return False
     content = load_pickle(existing_file(path), mmap=zipfile.is_zipfile(path))
     return isinstance(content, Mapping) and "detector" in (content.get("hyper_parameters") or {})

@@ -48,7 +48,7 @@ def recalibrate(
             default this process has all batches. No layer may run on some processes alone.
 
     Raises:
-        ValueError: there is no batch.
+        ValueError: there are such layers, and no batch.
 
     Example:
         >>> recalibrate(net, [(left, right) for left, right in pairs])

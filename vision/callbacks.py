@@ -382,8 +382,9 @@ def _batches(trainer: Trainer) -> int:
 def _back_to_step(trainer: Trainer) -> None:
     """Count no batch since the last step: its gradients are in no checkpoint."""
     progress: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if progress.is_last_batch:  # there is a step behind it, of however few
-        return
+    if progress.is_last_batch and progress.current.processed == progress.current.ready:
+        return  # there is a step behind the last one, of however few
+    progress.is_last_batch = False
     behind = progress.current.processed % trainer.accumulate_grad_batches
     for tracker in (progress.current, progress.total):
         for name, count in vars(tracker).items():

@@ -99,6 +99,8 @@ class ProgressLines(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take down what the validation added; Lightning shows it until the next one."""
+        if trainer.sanity_checking:  # training has shown nothing yet
+            return
         self._measured |= set(trainer.progress_bar_metrics) - self._known
         self._validated = True
 

@@ -105,7 +105,8 @@ class CostTable(JsonFile):
 
         Raises:
             ValueError: another quantity, choices of another kind, or candidates whose costs do not
-                add up, as of those that share weights or change the size of what follows.
+                add up to those of the network of all first ones, all second ones and so on: they
+                share weights or change the size of what follows.
         """
         if quantity not in ("parameters", "macs"):
             raise ValueError(f"{quantity!r} is not counted: choose parameters or macs")

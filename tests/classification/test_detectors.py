@@ -109,6 +109,8 @@ def test_the_config_trains_tests_and_loads(root, tmp_path, monkeypatch, capsys):
     assert main(["fit", "--config", "small.yaml"]) == 0
     path = tmp_path / "checkpoints/last.ckpt"
     assert is_detector(path)
+    (tmp_path / "NET.SAFETENSORS").touch()
+    assert not is_detector(tmp_path / "NET.SAFETENSORS")
     net = load_detector(path)
     assert net.classes == ("mole", "ring", "plaque", "streak") and net.input["fit"] == "crop"
     assert net.rule == {"rule": "sum", "threshold": 0.01} and not net.training

@@ -183,7 +183,8 @@ def test_a_run_that_stopped_within_an_epoch_goes_on_behind_its_last_batch(
     assert seen(tmp_path / "end.ckpt") == whole[5 * 3 :]  # what is broken off is over
 
 
-def test_a_run_that_stopped_between_two_steps_loses_no_batch(tmp_path):
+@pytest.mark.parametrize("stop", [3, 5])  # the last of the six is 5
+def test_a_run_that_stopped_between_two_steps_loses_no_batch(stop, tmp_path):
     class Stopped(Recorder):
         def __init__(self, stop: int) -> None:
             super().__init__()
@@ -193,19 +194,20 @@ def test_a_run_that_stopped_between_two_steps_loses_no_batch(tmp_path):
             if batch_idx == self.stop:
                 raise KeyboardInterrupt
 
-    def fitted(stop: int = -1, start=None) -> float:
+    def fitted(folder: str, stop: int = -1, start=None) -> float:
         arguments = {"augmentation": "none", "batch_size": 2, "workers": 0}
-        data, model = StereoDataModule(train=[Numbered(10)], **arguments), Stopped(stop)
+        data, model = StereoDataModule(train=[Numbered(12)], **arguments), Stopped(stop)
         model.seen.append([])
         settings = {"max_epochs": 1, "accumulate_grad_batches": 2, "enable_checkpointing": True}
-        training = trainer(tmp_path, callbacks=[KeepLast()], **settings)
+        training = trainer(tmp_path / folder, callbacks=[KeepLast()], **settings)
         with suppress(KeyboardInterrupt, SystemExit):
             training.fit(model, datamodule=data, ckpt_path=start)
         return model.weight.item()
 
-    whole = fitted()
-    assert fitted(stop=3) != whole
-    assert fitted(start=tmp_path / "checkpoints" / "last.ckpt") == pytest.approx(whole, rel=1e-5)
+    whole = fitted("whole")
+    assert fitted("stopped", stop=stop) != whole
+    start = tmp_path / "stopped" / "checkpoints" / "last.ckpt"
+    assert fitted("resumed", start=start) == pytest.approx(whole, rel=1e-5)
 
 
 def test_a_loader_alone_is_handed_to_a_trainer(tmp_path, alone):
