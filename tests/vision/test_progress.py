@@ -150,6 +150,7 @@ def test_an_epoch_without_a_validation_shows_none_of_an_earlier_one(said):
     class Measured(Task):
         def validation_step(self, batch, index):
             self.log("val", float(self.current_epoch), prog_bar=True)
+            self.log("loss", 1.0, prog_bar=True)  # which training shows, too
 
     every = {"max_epochs": 4, "check_val_every_n_epoch": 2, "num_sanity_val_steps": 1}
     trainer(ProgressLines(1000), **every).fit(Measured(), batches(), batches())
