@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,25 +22,30 @@ from vizoo.vision.hub.weights import load_weights
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "configs" / "mvs").glob("*.yaml"))
 SMALL = {"coarse_iterations": 1, "fine_iterations": 1}
-_DRAWN = tempfile.TemporaryDirectory()  # scenes, which most tests share
 
 
 def _task(**settings):
     return MVSTask("dispmvs_tiny", model_args=SMALL, **settings)
 
 
-def _scenes(length=2):
-    return WorldViews(length, 128, 128, views=3, seed=1, layouts=["room"], cache=_DRAWN.name)
+def _scenes(folder, length=2):
+    return WorldViews(length, 128, 128, views=3, seed=1, layouts=["room"], cache=folder)
 
 
-def _data(length=2):
-    sets = {name: [_scenes(length)] for name in ("train", "val", "test", "predict")}
+def _data(folder, length=2):
+    sets = {name: [_scenes(folder, length)] for name in ("train", "val", "test", "predict")}
     return MVSDataModule(**sets, batch_size=1, workers=0)
 
 
 @pytest.fixture(scope="module")
-def batch():
-    return default_collate([_scenes()[i] for i in range(2)])
+def drawn(tmp_path_factory):
+    """A folder of scenes that were generated once."""
+    return str(tmp_path_factory.mktemp("drawn"))
+
+
+@pytest.fixture(scope="module")
+def batch(drawn):
+    return default_collate([_scenes(drawn)[i] for i in range(2)])
 
 
 @pytest.fixture(scope="module")
@@ -163,8 +167,8 @@ def test_wider_ranges_reach_the_network_alone(batch):
     assert task.val_metrics.compute()["rel"] == 0
 
 
-def test_fit_test_predict(tmp_path):
-    task, data = _task(thresholds=[1.0, 10.0]), _data(1)
+def test_fit_test_predict(drawn, tmp_path):
+    task, data = _task(thresholds=[1.0, 10.0]), _data(drawn, 1)
     trainer = quiet_trainer(tmp_path, max_epochs=1, logger=True, gradient_clip_val=1.0)
     trainer.fit(task, data)
     assert {"val/rel_median", "val/abs", "val/within_10", "val/within_2%"} <= set(
@@ -187,7 +191,7 @@ def test_picture(batch):
     assert picture.shape == (128, 5 * 128, 3) and picture.dtype == "uint8"
 
 
-def test_supernet_trains(tmp_path):
+def test_supernet_trains(drawn, tmp_path):
     net = {"feature_width": 1}
     task = SupernetTask(
         MVSTask("dispmvs_elastic", model_args=net),
@@ -196,19 +200,19 @@ def test_supernet_trains(tmp_path):
         recalibration_batches=1,
     )
     trainer = quiet_trainer(tmp_path, max_epochs=1, limit_train_batches=1, limit_val_batches=1)
-    trainer.fit(task, _data())
+    trainer.fit(task, _data(drawn))
     assert {"val/largest/rel", "val/smallest/rel"} <= set(trainer.logged_metrics)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_built_in_configs_run(config, tmp_path, monkeypatch):
+def test_built_in_configs_run(config, drawn, tmp_path, monkeypatch):
     """Its own settings, on small generated scenes and with the tiny network, one step."""
     monkeypatch.chdir(tmp_path)
     settings = yaml.safe_load(config.read_text())
     size = {"length": 2, "height": 128, "width": 128, "views": 2}
     scenes = {
         "class_path": "vizoo.datasets.worlds.views.WorldViews",
-        "init_args": {**size, "cache": _DRAWN.name},
+        "init_args": {**size, "cache": drawn},
     }
     data = settings["data"]["init_args"]
     for name in ("train", "val", "test", "predict"):

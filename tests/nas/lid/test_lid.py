@@ -228,7 +228,7 @@ def parted(vectors):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 def test_planted_edges_are_found(seed, count):
     """Of six choices with as many candidates each."""
     vectors, members = choices(seed, [count] * 6, planted=seed % 6, dead=(seed + 1) % 6)
@@ -240,7 +240,7 @@ def test_planted_edges_are_found(seed, count):
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 def test_planted_edges_are_found_among_choices_of_other_counts(seed, count):
     counts = random.Random(seed).choices(range(2, 7), k=6)
     counts[seed % 6] = count
@@ -248,7 +248,7 @@ def test_planted_edges_are_found_among_choices_of_other_counts(seed, count):
     assert choose_edge(found) == str(seed % 6)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_planted_pair_is_found_among_wide_choices(seed):
     counts = [2, 3, 4, 5, 6, 5]
     vectors, _ = choices(seed, counts)
