@@ -2,6 +2,8 @@
 
 A model file registers its variants with :func:`register_model`; ``FAMILIES`` says which file a
 name lives in (the family is the name's first word), so that nothing but that file is imported.
+Packages that are installed beside this one name their modules as entry points of the group
+``vizoo.models``; these are imported when a name is not found otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,15 +159,16 @@ def register_model(
             ``pretrained=True`` the first.
 
     Raises:
-        ValueError: another function holds the name, the name's first words are no family, a tag of
-            another form than small letters, digits, ``_`` and ``-``, a record without a source,
-            or one whose architecture the function does not take.
+        ValueError: another function holds the name, the function is in this package and the name's
+            first words are no family, a tag of another form than small letters, digits, ``_`` and
+            ``-``, a record without a source, or one whose architecture the function does not take.
     """
     weights = dict(weights or {})
 
     def register(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
         name = function.__name__
-        if _longest(name, FAMILIES) is None:
+        ours = function.__module__.startswith(f"{_PACKAGE}.")
+        if ours and _longest(name, FAMILIES) is None:
             raise ValueError(
                 f"model {name!r}: its first words are no family: add a line for its module to "
                 f"FAMILIES in {__file__}"
@@ -202,7 +206,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
 
 
 def model_info(name: str, task: str | None = None) -> ModelEntry:
-    """The entry of one model; imports its family's module and no other.
+    """The entry of one model; imports its family's module and no other of this package.
 
     Args:
         name: a model's, or ``NAME.TAG``, whose entry has that `tag` and `record`.
@@ -211,6 +215,7 @@ def model_info(name: str, task: str | None = None) -> ModelEntry:
     Raises:
         ValueError: no such model or tag; the message names the nearest, or how what was given is
             loaded.
+        ImportError: a module that another package names for its models cannot be imported.
     """
     if isinstance(name, os.PathLike):
         raise ValueError(_of_a_path(os.fspath(name)))
@@ -220,6 +225,8 @@ def model_info(name: str, task: str | None = None) -> ModelEntry:
     family = _longest(bare, FAMILIES)
     if family is not None:
         importlib.import_module(f"{_PACKAGE}.{FAMILIES[family]}")
+    if bare not in _ENTRIES:
+        _load_plugins()
     entry = _ENTRIES.get(bare)
     if entry is None or (dot and tag not in entry.weights):
         raise ValueError(refusal(name, task))
@@ -235,7 +242,22 @@ def _longest(name: str, table: Iterable[str]) -> str | None:
 def family_modules() -> list[ModuleType]:
     """The modules that register models, imported."""
     names = dict.fromkeys(FAMILIES.values())
-    return [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
+    ours = [importlib.import_module(f"{_PACKAGE}.{name}") for name in names]
+    return ours + _load_plugins()
+
+
+def _load_plugins() -> list[ModuleType]:
+    """The modules of other packages that register models, imported."""
+    modules = []
+    for point in entry_points(group="vizoo.models"):
+        try:
+            modules.append(importlib.import_module(point.module))
+        except Exception as error:
+            raise ImportError(
+                f"{point.module}, which is installed with models for vizoo, cannot be imported: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+    return modules
 
 
 def build_model(

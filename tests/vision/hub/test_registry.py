@@ -216,8 +216,45 @@ def test_name_outside_the_families(family):
     def other_small():
         raise AssertionError
 
+    other_small.__module__ = family.__name__
     with pytest.raises(ValueError, match=r"first words .* FAMILIES in .*registry\.py$"):
         registry.register_model(task="toy")(other_small)
+
+
+PLUGIN = """
+from torch import nn
+from vizoo.vision.hub.registry import register_model
+
+@register_model(task="toy")
+def plugged_small(width: int = 2):
+    return nn.Conv2d(3, width, 1)
+"""
+
+
+@pytest.fixture
+def plugin(family, tmp_path, monkeypatch):
+    """The file of a package that is installed beside this one and names a module of models."""
+    facts = tmp_path / "plugged-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[vizoo.models]\nplugged = plugged_models\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "plugged_models", raising=False)
+    return tmp_path / "plugged_models.py"
+
+
+def test_models_of_installed_packages_are_known_by_name(plugin):
+    plugin.write_text(PLUGIN)
+    assert create_model("plugged_small", width=5).out_channels == 5
+    assert "plugged_small" in registry.list_models()
+    assert registry.model_info("plugged_small").module == "plugged_models"
+
+
+def test_an_installed_package_that_cannot_be_imported_is_named(plugin):
+    plugin.write_text("import nothing_of_this_name")
+    assert registry.model_info("dummy_small").name == "dummy_small"  # without a look at it
+    with pytest.raises(ImportError, match="^plugged_models, .* No module named 'nothing_of_this"):
+        registry.model_info("plugged_small")
 
 
 def test_the_package_stays_lazy():
