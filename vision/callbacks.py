@@ -22,12 +22,13 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
 from ..common.files import write_bytes
+from ..common.system import bfloat16_instructions
 from .schedule import run_steps, steps_of
 
 __all__ = [
@@ -148,7 +149,10 @@ class FixedStatistics(Callback):
 
 
 class RightGradients(Callback):
-    """Keeps gradients right while a task is trained in bfloat16 on a CPU, and not after."""
+    """Keeps gradients right while a task is trained in bfloat16 on a CPU, and not after.
+
+    It also warns where the CPU has no instructions for bfloat16, and takes several times as long.
+    """
 
     def __init__(self) -> None:
         self._hooks: list[RemovableHandle] = []
@@ -157,6 +161,11 @@ class RightGradients(Callback):
         """Set the hooks, where the precision asks for them."""
         if pl_module.device.type == "cpu" and "bf16" in str(trainer.precision):
             self._hooks = _keep_gradients_right(pl_module)
+            if not bfloat16_instructions():
+                rank_zero_warn(
+                    "this CPU computes bfloat16 without hardware for it: precision 32-true "
+                    f"trains several times as fast as {trainer.precision}"
+                )
 
     def on_fit_end(self, *_: Any) -> None:
         """Remove them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -73,3 +74,19 @@ def test_in_training_and_not_after(tmp_path, monkeypatch, stopped):
     with pytest.raises(ZeroDivisionError) if stopped else nullcontext():
         trainer.fit(task, DataLoader(task.image, batch_size=2))
     assert task.checked and not task.net._forward_pre_hooks
+
+
+@pytest.mark.parametrize("instructions", [[], ["avx512_bf16"]])
+def test_a_cpu_without_hardware_for_it_is_told(tmp_path, monkeypatch, instructions):
+    monkeypatch.setattr("vizoo.vision.callbacks.bfloat16_instructions", lambda: instructions)
+    task = Task()
+    task.image = torch.randn(2, 24, 8, 8)
+    trainer = quiet_trainer(
+        tmp_path, precision="bf16-mixed", max_steps=1, enable_checkpointing=False
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(task, DataLoader(task.image, batch_size=2))
+    told = [str(warning.message) for warning in caught if "bfloat16" in str(warning.message)]
+    assert len(told) == (not instructions), told
+    assert all("32-true trains several times as fast as bf16-mixed" in line for line in told)
