@@ -237,6 +237,8 @@ def _quantize_onnx(
             op_types_to_quantize=list(_CONVOLUTIONS),
             nodes_to_exclude=list(kept),
             per_channel=True,
+            # Two products of eight bits overflow on processors without VNNI, of seven they do not.
+            reduce_range=True,
         )
 
 

@@ -166,6 +166,10 @@ def quantize(
             preset=nncf.QuantizationPreset.MIXED,  # ranges of activations need not be around zero
             subset_size=len(arrays),
             ignored_scope=nncf.IgnoredScope(names=ignored, types=sorted(between), validate=False),
+            # Weights of seven bits: with eight, processors without VNNI overflow.
+            advanced_parameters=nncf.AdvancedQuantizationParameters(
+                overflow_fix=nncf.OverflowFix.ENABLE
+            ),
         )
     _openvino().save_model(model, os.fspath(target), compress_to_fp16=False)
 

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -161,6 +162,26 @@ def test_a_network_in_int8(tmp_path, to):
         pair = samples(1, size=size)[0].inputs
         error = (run(pair)[0] - net(*pair)).abs()
         assert 0 < error.mean() < 0.03 * net(*pair).abs().max()
+    # In two products of larger weights processors without VNNI overflow.
+    weights = list(int8_weights(path))
+    assert len(weights) == 2 and all(8 < abs(values.astype(int)).max() <= 64 for values in weights)
+
+
+def int8_weights(path):
+    """The quantised weights of the convolutions in a file."""
+    if path.suffix == ".onnx":
+        import onnx
+
+        for entry in onnx.load(path).graph.initializer:
+            values = onnx.numpy_helper.to_array(entry)
+            if values.dtype == np.int8 and values.ndim == 4:
+                yield values
+        return
+    import openvino
+
+    for node in openvino.Core().read_model(path).get_ops():
+        if node.get_type_name() == "Constant" and node.get_element_type().to_string() == "i8":
+            yield node.get_data()
 
 
 @pytest.mark.parametrize(
