@@ -34,7 +34,9 @@ class CostRegressor:
         self._weights = _relevance(space, features, costs)
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
-        self._dual = _ridge_regression(self._kernel(self._samples), costs)
+        #: mean error of a prediction, as a share of the figure: of those it was fitted to, each
+        #: predicted from the others
+        self.error, self._dual = _ridge_regression(self._kernel(self._samples), costs)
         self._whole: dict[Architecture, float] = {}  # of a space of which every figure is known
 
     @classmethod
@@ -60,6 +62,7 @@ class CostRegressor:
         made = cls(space, _encode(space, architectures), values)
         if whole:
             made._whole = dict(zip(architectures, values.tolist(), strict=True))
+            made.error = 0.0
         return made
 
     def refined(self, more: Mapping[Architecture, float]) -> CostRegressor:
@@ -96,7 +99,7 @@ def _relevance(space: SearchSpace, features: NDArray, costs: NDArray) -> NDArray
     for _ in range(_ROUNDS):
         weighted = features * weights
         scale = _scale(weighted)
-        dual = _ridge_regression(1.0 + weighted @ weighted.T / scale, costs)
+        _, dual = _ridge_regression(1.0 + weighted @ weighted.T / scale, costs)
         effects = features * (weights * (dual @ weighted) / scale)
         starts = np.cumsum([0, *widths[:-1]])
         shares = np.add.reduceat(effects, starts, axis=1).std(axis=0)
@@ -109,8 +112,8 @@ def _scale(features: NDArray) -> float:
     return float((features**2).sum(axis=1).mean()) or 1.0
 
 
-def _ridge_regression(kernel: NDArray, costs: NDArray) -> NDArray:
-    """The dual weights by the regularisation with the least relative errors, one left out."""
+def _ridge_regression(kernel: NDArray, costs: NDArray) -> tuple[float, NDArray]:
+    """The least mean relative error of any regularisation, one left out, and its dual weights."""
     # A measurement errs by so many per cent of itself.
     noise = np.diag((costs / np.exp(np.log(costs).mean())) ** 2) * np.trace(kernel) / len(costs)
     duals = []
@@ -119,4 +122,4 @@ def _ridge_regression(kernel: NDArray, costs: NDArray) -> NDArray:
         dual = inverse @ costs
         errors = np.abs(dual / np.diag(inverse) / costs)
         duals.append((float(np.mean(np.minimum(errors, 1.0))), dual))
-    return min(duals, key=lambda row: row[0])[1]
+    return min(duals, key=lambda row: row[0])

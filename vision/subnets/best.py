@@ -63,6 +63,7 @@ _MARGINS = {"latency": 0.02}  # aimed at this much below the limit, since measur
 _SLACK = 0.05  # further below the limit than this is worth another round
 _COUNTED = 100  # subnets that predictions are learned from, and as many while searching
 _PROMISES = 8  # what predictions promise to meet limits is counted for so many architectures
+_DOUBT = 2  # mean errors by which a count is hoped to stay below its prediction
 _WINNERS = 20  # of a search's best at most so many are counted
 # Subnets measured where no table is given.
 OWN_TABLE: Mapping[str, Any] = {"samples": 40, "held_out": 4}
@@ -495,8 +496,9 @@ def _winner(
     """
     counted = [kind for kind in bounds if kind != "latency"]
     while True:
+        costs = predictors | {kind: _hopeful(predictors[kind]) for kind in counted}
         try:
-            result = search(constraints=constraints(predictors, aims, known))
+            result = search(constraints=constraints(costs, aims, known))
         except UnreachableError:  # predictions are wrong by more than the margin
             return bench.space.smallest()
         ranked = sorted(result.evaluated, key=lambda item: item.scores)
@@ -519,6 +521,11 @@ def _winner(
         for kind in predictors.keys() - {"latency"}:
             own = {a: getattr(figures, kind) for a, figures in more.items()}
             predictors[kind] = predictors[kind].refined(own)
+
+
+def _hopeful(predictor: CostRegressor) -> Callable[[Architecture], float]:
+    """A cost that is as far below the prediction as this may be off: counting decides then."""
+    return lambda architecture: predictor(architecture) / (1 + _DOUBT * predictor.error)
 
 
 def figure(costs: Mapping[str, Any], kind: str) -> float:
