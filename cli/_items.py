@@ -59,7 +59,10 @@ def add_run_arguments(parser: argparse.ArgumentParser, *, runtime: bool = True) 
         )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:1 ...")
     parser.add_argument(
-        "--dtype", default="float32", choices=DTYPES, help="float16 on a GPU (default: float32)"
+        "--dtype",
+        default="float32",
+        choices=DTYPES,
+        help="float16 on a GPU, bfloat16 on a CPU that has it (default: float32)",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
 

@@ -59,8 +59,8 @@ def test_a_fit_trains_adapters_writes_them_and_resumes(tmp_path, start, data):
     images = torch.rand(2, 1, 3, 64, 128)
     with torch.no_grad():
         wanted = task.net.eval()(*images)
-        same = copy.deepcopy(base).to(memory_format=torch.channels_last)
-        loaded = load_adapters(same, tmp_path / "adapter.safetensors")(*images)
+        adapted = load_adapters(copy.deepcopy(base), tmp_path / "adapter.safetensors")
+        loaded = adapted.to(memory_format=torch.channels_last)(*images)  # as it was trained
         plain = load_weights(tmp_path / "merged.safetensors")
         assert not torch.allclose(base(*images), wanted, atol=0.1)
         assert torch.equal(loaded, wanted)
