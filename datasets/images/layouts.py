@@ -134,7 +134,7 @@ def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
                 raise ValueError(
                     f"{path}: no column {missing[0]!r} in its first line: want path,label[,source]"
                 )
-            rows = {}
+            rows, first = {}, {}
             for row in reader:
                 image, label, source = (
                     (row.get(key) or "").strip() for key in ("path", "label", "source")
@@ -142,6 +142,12 @@ def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
                 if not image or not label:
                     raise ValueError(f"{path}, line {reader.line_num}: wants a path and a label")
                 rows[reader.line_num] = image, label, source
+                earlier = first.setdefault(image, reader.line_num)
+                if rows[earlier] != rows[reader.line_num]:
+                    raise ValueError(
+                        f"{path}, line {reader.line_num}: {image} has another label or source than "
+                        f"in line {earlier}"
+                    )
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{path}: no such list file") from error
     except (UnicodeDecodeError, csv.Error) as error:

@@ -116,6 +116,10 @@ def test_list(folders, tmp_path):
     [
         ("path,kind\na.png,x\n", "no column 'label' in its first line"),
         ("path,label\nacne/p0_0.png,\n", "line 2: wants a path and a label"),
+        (
+            "path,label\na.png,x\nb.png,x\na.png,y\n",
+            "line 4: a.png has another label or source than in line 2",
+        ),
         ("path,label\n", "no image in it"),
         ("path,label\nnone.png,acne\nacne/p0_0.png,mole\n", "1 of 2 images missing.*none.png"),
         ("path,label\nacne/p0_0.png,acne\n", "1 class; want two"),
