@@ -178,7 +178,8 @@ def _lines(report: dict[str, Any]) -> str:
 
 def _cost(int8: dict[str, Any]) -> list[str]:
     """What int8 costs, part by part."""
-    lines = [f"int8, mean error over {int8['samples']} samples:"]
+    where = "" if int8["error"] is None else ", where float32 errs least"
+    lines = [f"int8, mean error over {int8['samples']} samples{where}:"]
     for part in {**int8["parts"], **dict.fromkeys(int8["float_parts"])}:
         loss = int8["parts"].get(part)
         cost = "makes numbers that are none" if loss is None else f"{loss:+.3f}"

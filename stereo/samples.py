@@ -27,7 +27,8 @@ def calibration_samples(
     """Pairs for `vizoo.export` with ``precision="int8"``, with truth where there is any.
 
     Args:
-        net: of generated scenes it is asked for its reach.
+        net: of generated scenes it is asked for its reach; their disparities are within that, and
+            within a quarter of the width.
         source: a folder of pairs, a config of `vizoo fit` whose validation is taken, or None for
             generated scenes.
         size: height and width of generated scenes; None takes 256x512.
@@ -38,8 +39,10 @@ def calibration_samples(
         ValueError: a config without validation pairs.
     """
     if source is None:
-        reach = getattr(net, "reach", None) or _RANGE
-        scenes = GeneratedStereo(count, *(size or _SIZE), seed=_SEED, max_disparity=reach)
+        height, width = size or _SIZE
+        # Where much of a scene is outside the other view, errors say nothing of eight bits.
+        reach = min(getattr(net, "reach", None) or _RANGE, width / 4)
+        scenes = GeneratedStereo(count, height, width, seed=_SEED, max_disparity=reach)
         pairs: Iterable[Any] = map(scenes.__getitem__, range(count))
     elif Path(source).is_dir():
         folder = PairFolders(source, needs_truth=False)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Quantized", "Sample", "check_parts", "check_samples", "layers_in", "quantize"]
 
+_TRUSTED = 0.75  # of the pixels, those where float32 errs least
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -34,7 +36,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Quantized:
-    """What eight bits cost. Errors are mean absolute ones, in the unit of the first output."""
+    """What eight bits cost. Errors are mean absolute ones, in the unit of the first output.
+
+    Against the truth, those of the three quarters of the pixels where float32 errs least: elsewhere
+    it guesses, and eight bits may be better or worse by more than all else by chance.
+    """
 
     error: float | None  #: against the truth in float32; None without truth
     loss: float  #: by how much that grows in int8; without truth the difference from float32
@@ -92,16 +98,19 @@ def quantize(
         raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(parts)}")
     calibrating = [sample.inputs for sample in samples[::2]]
     measuring = samples[1::2]
-    wanted, error = _outputs(form, file, measuring), None
+    wanted, error, trusted = _outputs(form, file, measuring), None, None
     known = [sample.truth for sample in measuring if sample.truth is not None]
     if len(known) == len(measuring):
-        error, wanted = _mean_error(wanted, known), known
+        errors, wanted = _errors(wanted, known), known
+        trusted = errors <= errors.kthvalue(math.ceil(_TRUSTED * len(errors))).values
+        error = _mean(errors, trusted)
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         trial = Path(folder) / file.name
 
         def loss(in_float: Sequence[str]) -> float:
             form.quantize(file, trial, calibrating, layers_in(in_float, layers))
-            return _mean_error(_outputs(form, trial, measuring), wanted) - (error or 0.0)
+            errors = _errors(_outputs(form, trial, measuring), wanted)
+            return _mean(errors, trusted) - (error or 0.0)
 
         alone = {}
         for part in parts if float_parts is None else ():
@@ -129,11 +138,16 @@ def _outputs(form: Format, file: Path, samples: Sequence[Sample]) -> list[Tensor
     return [run(sample.inputs)[0] for sample in samples]
 
 
-def _mean_error(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Where it is known what is wanted; not finite where an output is not."""
+def _errors(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Absolute ones (N,), where it is known what is wanted."""
     pairs = zip(outputs, wanted, strict=True)
-    errors = torch.cat([(mine - right)[right.isfinite()].abs() for mine, right in pairs])
-    return float(errors.double().mean())
+    return torch.cat([(mine - right)[right.isfinite()].abs() for mine, right in pairs]).double()
+
+
+def _mean(errors: Tensor, trusted: Tensor | None) -> float:
+    """The mean of those that are trusted, None for all; NaN where any is not finite."""
+    mean = errors if trusted is None else errors[trusted]
+    return float(mean.mean()) if errors.isfinite().all() else math.nan
 
 
 def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str]]) -> None:

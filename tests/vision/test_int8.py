@@ -76,6 +76,14 @@ def test_truth_is_what_counts_where_there_is_any(file):
     assert found.parts["encoder"] == pytest.approx((0.55 + 0.45 + 0.15 - 1.1) / 3)
 
 
+def test_where_float32_guesses_int8_neither_gains_nor_loses(file):
+    """All parts together add 0.75 where float32 is right, and would win 0.75 where it is lost."""
+    truth = torch.tensor([[[[1.0, 1.0], [1.0, 100.0]]]])
+    found = quantize(Fake(), file, samples(truth=truth), 1.0)
+    assert found.error == 0 and found.loss == pytest.approx(0.75)
+    assert found.parts == pytest.approx(Fake.losses)
+
+
 def test_what_calibrates_does_not_measure(file):
     calibrated, measured = set(), set()
 
