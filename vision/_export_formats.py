@@ -168,12 +168,15 @@ def _program(job: Job) -> torch.export.ExportedProgram:
     return program
 
 
-def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
+def _onnx(job: Job, optimize: bool, replaced: dict[Any, Any] | None = None) -> onnx.ModelProto:
     size = sum(x.numel() * x.element_size() for x in job.net.state_dict().values())
     if size > _LARGEST_ONNX:
         raise ValueError(f"its weights have {size:,} bytes, and an ONNX file ends at 2 GiB")
+    program = _program(job)
+    if replaced is not None:
+        program = program.run_decompositions(replaced)
     exported = torch.onnx.export(
-        _program(job),
+        program,
         dynamo=True,
         dynamic_shapes=job.axes,
         input_names=job.input_names,
@@ -182,13 +185,13 @@ def _onnx(job: Job, optimize: bool) -> onnx.ModelProto:
         optimize=False,
         verbose=False,
     )
-    program = cast("torch.onnx.ONNXProgram", exported)
+    written = cast("torch.onnx.ONNXProgram", exported)
     if optimize:
         from onnxscript import optimizer
 
         # As PyTorch asks for it, but for tables of every pixel, larger than the weights.
-        optimizer.optimize_ir(program.model, output_size_limit=_LARGEST_TABLE)
-    model = program.model_proto
+        optimizer.optimize_ir(written.model, output_size_limit=_LARGEST_TABLE)
+    model = written.model_proto
     for node in model.graph.node:
         scopes = [e.value for e in node.metadata_props if e.key == "pkg.torch.onnx.name_scopes"]
         if scopes and node.op_type in _CONVOLUTIONS:  # such as refinement.first/conv2d_7
@@ -298,7 +301,7 @@ def _pool_whole(
 ) -> Tensor:
     """`avg_pool2d` whose last windows reach beyond the image, by whole windows."""
     apart = list(stride or kernel) == list(kernel) and not any(padding)
-    if not (ceil_mode and apart) or count_include_pad or divisor_override is not None:
+    if not (ceil_mode and apart) or divisor_override is not None:
         return NotImplemented
     sizes = x.shape[-2:]
     right, bottom = -sizes[1] % kernel[1], -sizes[0] % kernel[0]
@@ -310,11 +313,13 @@ def _pool_whole(
     return pooled * (rows[:, None] * columns).to(x.dtype)
 
 
+_POOLS = {torch.ops.aten.avg_pool2d.default: _pool_whole}
+
+
 def _write_compiled(job: Job, file: Path) -> None:
     # Inductor would fix whether there is such a window by the size that was traced.
-    pools = {torch.ops.aten.avg_pool2d.default: _pool_whole}
     torch._inductor.aoti_compile_and_package(
-        _program(job).run_decompositions(pools),
+        _program(job).run_decompositions(_POOLS),
         package_path=os.fspath(file),
         inductor_configs={
             "aot_inductor.metadata": {_KEY: job.text},
@@ -330,10 +335,14 @@ def _read_compiled(file: Path, dtype: torch.dtype) -> tuple[_Run, dict[str, Any]
 
 
 def _write_openvino(job: Job, file: Path) -> None:
+    # Of any size OpenVINO pools images that are smaller than a window to something else.
+    pools = None if job.axes is None else _POOLS
     try:  # OpenVINO simplifies graphs itself, in a third of the time
-        _openvino.write(_onnx(job, optimize=False).SerializeToString(), job.text, file, job.half)
+        model = _onnx(job, optimize=False, replaced=pools).SerializeToString()
+        _openvino.write(model, job.text, file, job.half)
     except ValueError:  # except for 3D convolutions
-        _openvino.write(_onnx(job, optimize=True).SerializeToString(), job.text, file, job.half)
+        model = _onnx(job, optimize=True, replaced=pools).SerializeToString()
+        _openvino.write(model, job.text, file, job.half)
 
 
 def _write_tensorrt(job: Job, file: Path) -> None:

@@ -145,6 +145,22 @@ class Pooled(nn.Module):
         return nn.functional.avg_pool2d(image, 4, ceil_mode=True, count_include_pad=False)
 
 
+def test_images_smaller_than_a_window(tmp_path):
+    """`export` compares at the size that was traced, too."""
+    pytest.importorskip("openvino")
+    pytest.importorskip("onnxscript")
+    exported = export(Pooled(), tmp_path / "pooled.xml", to="openvino", size=(2, 3), dynamic=True)
+    assert len(exported.checks) == 2
+
+
+@pytest.mark.parametrize("padding_counts", [False, True])
+def test_windows_beyond_the_image_are_pooled_whole(padding_counts):
+    image = torch.rand(1, 2, 5, 7)
+    pooled = formats._pool_whole(image, [2, 3], [2, 3], [0, 0], True, padding_counts)
+    pool = nn.AvgPool2d((2, 3), ceil_mode=True, count_include_pad=padding_counts)
+    torch.testing.assert_close(pooled, pool(image))
+
+
 @pytest.mark.slow
 def test_compiled_windows_beyond_the_image(tmp_path):
     """`export` compares at the size that was traced and at one that is no multiple."""
