@@ -61,7 +61,7 @@ class Exported:
         return max(check.mean for check in self.checks)
 
 
-@checked("model", "path", "to", "size", "progress", batch=1)
+@checked("model", "path", "to", "size", "calibrate", "float_parts", "progress", batch=1)
 def export(
     model: nn.Module | str | os.PathLike[str],
     path: str | os.PathLike[str],
@@ -122,6 +122,10 @@ def export(
         raise ValueError(f"batch {batch}, size {size[0]}x{size[1]}: must be at least 1")
     if dynamic and inputs is not None:
         raise ValueError("inputs of one size do not tell which axes are dynamic; give size instead")
+    if precision != "int8" and (calibrate or float_parts is not None):
+        raise ValueError(f"calibrate and float_parts are for precision 'int8', not {precision!r}")
+    if not max_loss >= 0:
+        raise ValueError(f"max_loss {max_loss:g}: must be at least 0")
     if inputs is not None:
         inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     progress("loading")

@@ -21,6 +21,7 @@ from vizoo.nas.supernet import activate
 from vizoo.vision import _export_formats as formats
 from vizoo.vision.export import export, open_named, stored_bytes
 from vizoo.vision.hub.registry import list_models
+from vizoo.vision.int8 import Sample
 from vizoo.vision.ops import correlation, warp_by_disparity
 
 
@@ -258,6 +259,10 @@ for net in (torch.export.load("net.pt2").module(), torch.jit.load("net.pt")):
         ("onnx", "net.onnx", {"opset": 11}, "opset 11: take one from 16"),
         ("torchscript", "net.pt", {"size": (0, 4)}, "size 0x4: must be at least 1"),
         ("torchscript", "net.pt", {"inputs": (), "dynamic": True}, "give size instead"),
+        ("onnx", "net.onnx", {"float_parts": ["conv"]}, "for precision 'int8', not 'float32'"),
+        ("onnx", "net.onnx", {"calibrate": [Sample(())]}, "for precision 'int8', not 'float32'"),
+        ("onnx", "net.onnx", {"precision": "int8", "float_parts": "conv"}, "not 'conv'"),
+        ("onnx", "net.onnx", {"precision": "int8", "max_loss": float("nan")}, "max_loss nan: must"),
     ],
 )
 def test_refused_at_once(tmp_path, to, name, options, says):
