@@ -231,7 +231,7 @@ def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
     """Where a file that belongs to weights would lie: a supernet's front, its latency table.
 
     The source is what `open_model` takes; the ending, such as ``.latency.json``, stands instead of
-    the weights' own.
+    the weights' own, and after the whole name of a folder.
 
     Returns:
         The path, which need not exist; None where the weights are not on this machine, or are
@@ -241,7 +241,10 @@ def beside_weights(source: str | os.PathLike[str], ending: str) -> Path | None:
     if name.startswith("hf-hub:"):
         return None
     if name.startswith("local-dir:") or not is_name(source):
-        return Path(name.removeprefix("local-dir:")).with_suffix(ending)
+        given = Path(name.removeprefix("local-dir:"))
+        if given.is_dir():
+            return Path(os.path.abspath(given) + ending)  # of `.` too
+        return given.with_suffix(ending)
     entry = model_info(name)
     path = find_local(entry.record) if entry.record else None
     return None if path is None else path.with_name(f"{entry.name}{ending}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vizoo.vision.hub import registry
-from vizoo.vision.hub.create import create_model, open_model
+from vizoo.vision.hub.create import beside_weights, create_model, open_model
 from vizoo.vision.hub.record import WeightsRecord
 from vizoo.vision.hub.registry import list_models, model_info
 from vizoo.vision.hub.weights import load_weights, save_weights
@@ -187,3 +187,14 @@ def test_every_registered_record_is_here_or_says_how_to_get_it(monkeypatch, tmp_
         else:
             with pytest.raises(OSError, match="unset VIZOO_OFFLINE, or put a copy"):
                 create_model(name)
+
+
+def test_what_lies_beside_a_folder_has_its_whole_name(tmp_path, monkeypatch):
+    """Folders of two versions do not share it, and the working folder has a name as well."""
+    for name in ("net-1.0", "net-1.1"):
+        (tmp_path / name).mkdir()
+        wanted = tmp_path / f"{name}.latency.json"
+        assert beside_weights(f"local-dir:{tmp_path / name}", ".latency.json") == wanted
+        monkeypatch.chdir(tmp_path / name)
+        assert beside_weights("local-dir:.", ".latency.json") == wanted
+    assert beside_weights("net-1.0.safetensors", ".csv") == Path("net-1.0.csv")
