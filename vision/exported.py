@@ -23,7 +23,7 @@ _SUFFIXES = {FORMATS[form].suffixes[0]: name for name, form in RUNTIMES.items() 
 
 def is_exported(model: Any) -> TypeGuard[str | os.PathLike[str]]:
     """Whether a predictor's model is a file of `vizoo export`, by its name: .xml or .onnx."""
-    return isinstance(model, (str, os.PathLike)) and Path(model).suffix in _SUFFIXES
+    return isinstance(model, (str, os.PathLike)) and Path(model).suffix.lower() in _SUFFIXES
 
 
 class ExportedNetwork(nn.Module):
@@ -62,7 +62,7 @@ class ExportedNetwork(nn.Module):
     ) -> None:
         super().__init__()
         path = existing(path)
-        self.runtime = _SUFFIXES[path.suffix]
+        self.runtime = _SUFFIXES[path.suffix.lower()]
         if runtime not in ("torch", "auto", self.runtime):
             raise ValueError(f"{path}: is run by {self.runtime}, not by {runtime}")
         check_runtime(self.runtime, torch.device(device), dtype)

@@ -75,8 +75,14 @@ def test_a_file_runs_on_the_cpu_of_a_machine_with_a_gpu(files, monkeypatch):
     assert StereoPredictor(files[1]).device == torch.device("cpu")
 
 
+def test_a_file_in_capitals(files, tmp_path):
+    path = shutil.copy(files[1], tmp_path / "ANY.ONNX")
+    assert StereoPredictor(path, "cpu").runtime == "onnxruntime"
+
+
 def test_what_is_a_file(tmp_path):
     assert is_exported("net.xml") and is_exported(tmp_path / "net.onnx")
+    assert is_exported("NET.XML") and is_exported(tmp_path / "NET.ONNX")
     assert not is_exported("easnet_small.worlds") and not is_exported(torch.nn.Identity())
 
 
