@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
@@ -101,6 +102,7 @@ def read(
     of_any_size = compiled(model) if exact or not dynamic else None
     of_size: dict[tuple, openvino.InferRequest] = {}
     calls: Counter[tuple] = Counter()
+    one_call = threading.Lock()  # a request holds the inputs and outputs of one
 
     def request(shapes: tuple) -> openvino.InferRequest:
         if shapes not in of_size and dynamic:
@@ -117,7 +119,8 @@ def read(
 
     def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
         arrays = [x.contiguous().numpy() for x in inputs]
-        outputs = request(tuple(x.shape for x in arrays)).infer(arrays)
+        with one_call:
+            outputs = request(tuple(x.shape for x in arrays)).infer(arrays)
         return [torch.from_numpy(outputs[i]) for i in range(len(outputs))]
 
     facts = model.get_rt_info(_FACTS).astype(str) if _FACTS in model.rt_info else "{}"

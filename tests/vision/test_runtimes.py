@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,30 @@ def test_openvino_compiles_for_sizes_that_come_again(known, dtype, monkeypatch):
         torch.testing.assert_close(fast(*pair), known(*pair), atol=atol, rtol=1e-5)
     sized = [[True, True]] * (2 if dtype == torch.float32 else 5)
     assert compiled == ([[False, False]] if dtype == torch.float32 else []) + sized
+
+
+def test_openvino_computes_one_call_at_a_time(known, monkeypatch):
+    """Its requests hold the inputs of one: a thread would get what another asked for."""
+    openvino = pytest.importorskip("openvino")
+    inside, most, infer = [], [], openvino.InferRequest.infer
+
+    def watched(request, arrays):
+        inside.append(request)
+        most.append(len(inside))
+        time.sleep(0.03)  # lets other threads in
+        outputs = infer(request, arrays)
+        inside.pop()
+        return outputs
+
+    fast = prepared(known, "openvino")
+    pairs = torch.rand(4, 2, 1, 3, 24, 32)
+    fast(*pairs[0])
+    monkeypatch.setattr(openvino.InferRequest, "infer", watched)
+    with ThreadPoolExecutor(4) as threads:
+        outputs = list(threads.map(lambda pair: fast(*pair), pairs))
+    assert most == [1] * 4
+    for output, pair in zip(outputs, pairs, strict=True):
+        torch.testing.assert_close(output, known(*pair), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")
