@@ -158,6 +158,8 @@ class TSDFMesh:
         colours = library.t.geometry.Image(np.ascontiguousarray(image, dtype=np.float32) / 255)
         limits = 1.0, 2 * float(depth.max()), _REACH  # scale, the farthest depth
         blocks = self._grid.compute_unique_block_coordinates(seen, k, e, *limits)
+        # Its pixels begin, not centre, at whole numbers where depth is looked up.
+        k[:2, 2] += 0.5
         self._grid.integrate(blocks, seen, colours, k, k, e, *limits)
 
     def write(self, path: str | os.PathLike) -> int:
