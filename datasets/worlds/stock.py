@@ -74,10 +74,12 @@ def fingerprint(**folders: str | None) -> str:
 def _mesh(path: Path) -> Shape:
     o3d = open3d()
     mesh = o3d.geometry.TriangleMesh()
-    # As a model: read as one mesh, polygons of more than three sides are lost.
     with o3d.utility.VerbosityContextManager(o3d.utility.VerbosityLevel.Error):
-        for part in o3d.io.read_triangle_model(str(path)).meshes:
-            mesh += part.mesh
+        if path.suffix.lower() == ".ply":  # which is not read as a model
+            mesh = o3d.io.read_triangle_mesh(str(path))
+        else:  # as one mesh, polygons of more than three sides would be lost
+            for part in o3d.io.read_triangle_model(str(path)).meshes:
+                mesh += part.mesh
     if not mesh.has_triangles():
         raise ValueError(f"meshes: {path}: no triangle in it")
     if len(mesh.triangles) > _TRIANGLES:

@@ -23,6 +23,7 @@ from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.datasets.worlds.stock import stock
 from vizoo.datasets.worlds.views import WorldViews
 from vizoo.datasets.worlds.world import Light, Sky, Thing, World
+from vizoo.vision.io.ply import write_mesh
 
 PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
 
@@ -220,6 +221,14 @@ def test_meshes_and_surroundings_are_taken(tmp_path):
     left = WorldStereo(1, 48, 96, layouts=["table"], photometric=False, **folders)[0]["left"]
     drawn = WorldStereo(1, 48, 96, layouts=["table"], photometric=False)[0]["left"]
     assert not torch.equal(left, drawn)
+
+
+def test_meshes_of_ply_files_are_taken(tmp_path):
+    corners = np.array([[0.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1]])
+    sides = np.array([[0, 2, 1], [0, 1, 3], [0, 3, 2], [1, 2, 3]])
+    write_mesh(tmp_path / "wedge.PLY", corners, sides, np.zeros((4, 3), np.uint8))
+    (wedge,) = stock(meshes=str(tmp_path)).meshes
+    assert wedge.points.shape == (4, 3, 3)
 
 
 @pytest.mark.parametrize(
