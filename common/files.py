@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -114,7 +115,14 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 def write_json(path: str | os.PathLike[str], data: Any) -> Path:
     """Write ``data`` as indented JSON, atomically; NaN and infinities are refused."""
-    return write_text(path, json.dumps(data, indent=2, allow_nan=False) + "\n")
+    return write_text(path, json.dumps(data, indent=2, allow_nan=False, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> int | float:
+    """A number of NumPy's as Python's."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{type(value).__name__} {shortened(value)} is nothing that JSON holds")
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def write_csv(

@@ -209,7 +209,7 @@ class MVSPredictor:
             net: Any = self.net
             depth, confidence = (part[0, 0] for part in net.predict(*batch))
         else:
-            generator = torch.Generator().manual_seed(seed & _SEEDS)
+            generator = torch.Generator().manual_seed(int(seed) & _SEEDS)
             depth = self.net(*batch, generator=generator)[0, 0].float()
             images, intrinsics, extrinsics = (part[0] for part in batch[:3])
             confidence = depth_confidence(images, intrinsics, extrinsics, depth)
@@ -225,4 +225,4 @@ class MVSPredictor:
 
 def view_seed(seed: int, name: str) -> int:
     """Return the seed of a view: its own, whichever views were computed before it."""
-    return ((seed << 32) ^ zlib.crc32(name.encode())) & _SEEDS
+    return ((int(seed) << 32) ^ zlib.crc32(name.encode())) & _SEEDS

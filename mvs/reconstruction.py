@@ -60,7 +60,7 @@ _LONGEST = 1920  # pixels; the largest images of the published evaluations
 _SHOWN = 1_500_000  # points in the picture of the cloud
 
 
-@checked("predictor", "scene", "out")
+@checked("predictor", "scene", "out", "views", "size", "thresholds", "seed", "voxel", "mesh")
 def reconstruct(
     predictor: MVSPredictor,
     scene: Scene,
@@ -107,10 +107,11 @@ def reconstruct(
         and by view the share of pixels whose depth is within 5 % of the sweep's.
 
     Raises:
-        ValueError: the views in the folder were computed from other settings (the first that
-            differs is named), images differ in size and ``size`` is not given, fewer than two can
-            be read, a threshold is unknown or asks for more views than any view has sources, or
-            nothing is left after fusion (the message says which filter removed how many).
+        ValueError: an argument of a wrong type or out of range, the views in the folder were
+            computed from other settings (the first that differs is named), images differ in size
+            and ``size`` is not given, fewer than two can be read, a threshold is unknown or asks
+            for more views than any view has sources, or nothing is left after fusion (the message
+            says which filter removed how many).
         ImportError: Open3D is needed and cannot be had.
 
     Warns (``UserWarning``) of what was assumed, of what could not be read, and of depth of other
@@ -121,6 +122,9 @@ def reconstruct(
         raise ValueError(f"multi-view stereo needs 2 views or more, got {views}")
     for key in thresholds if isinstance(thresholds, Mapping) else ():
         check_choice("threshold", key, ("views", "pixels", "relative"))
+    for name, value in (("size", size), ("voxel", voxel), ("mesh", mesh)):
+        if value is not None and not np.min(value) > 0:
+            raise ValueError(f"{name} {value}: must be above 0")
     if voxel is not None or normals or mesh is not None:
         open3d()
     report = report or (lambda what, done, total: None)

@@ -328,6 +328,15 @@ def test_another_size(scene, predictor, tmp_path):
     assert summary["points"] > 0.4 * 4 * 96 * 128
 
 
+def test_numbers_of_numpy(scene, predictor, tmp_path):
+    size, thresholds = (np.int64(36), np.int64(48)), {"views": np.int64(1), "pixels": np.float32(1)}
+    how = {"seed": np.int64(2), "thresholds": thresholds}
+    summary = reconstruct(predictor, scene, tmp_path, size=size, **how)
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    again = reconstruct(predictor, scene, tmp_path, size=(36, 48), **{**how, "seed": 2})
+    assert all(view["resumed"] for view in again["views"])
+
+
 def test_what_is_assumed_is_said(scene, predictor, tmp_path):
     pairs = [sources[:1] for sources in scene.pairs]
     views = [replace(view, depth_range=None) for view in scene.views]
@@ -415,6 +424,10 @@ def test_refused(scene, oracle, predictor, tmp_path):
         (altered(scene, 2, image=torch.rand(3, 40, 64)), {}, "view 00000002: 40x64 pixels, but"),
         (altered(scene, depth_range=(0.1, 0.2)), {}, "no point is left of 12288 pixels"),
         (scene, {"views": 1}, "2 views or more, got 1"),
+        (scene, {"voxel": -1.0}, "voxel -1.0: must be above 0"),
+        (scene, {"mesh": 0}, "mesh 0: must be above 0"),
+        (scene, {"size": (0, 64)}, r"size \(0, 64\): must be above 0"),
+        (scene, {"size": np.array([48, 64])}, "reconstruct: size must be of type"),
         (Scene("s", scene.views, [[]] * 4, "generated"), {}, "no view has a source"),
         (scene, {"thresholds": Thresholds(7)}, "7 other views must agree, but no view"),
         (scene, {"thresholds": {"views": 7}}, "7 other views must agree, but no view"),
