@@ -17,7 +17,8 @@ The cameras file::
       ]
     }
 
-Paths are relative to the file. A view is called as its image without folder and suffix. Needed are
+Paths are relative to the file. A view is called as its image without folder and suffix, or with its
+folder where two would be called alike, as of a rig's cameras: ``cam0/a``, ``cam1/a``. Needed are
 ``image``, ``intrinsics`` (or ``[fx, fy, cx, cy]``; pixel centres at whole numbers) and
 ``extrinsics`` (world to camera, four rows or three; or ``camera_to_world`` instead). Where all
 views have one calibration or one range, it may stand beside ``views`` instead. Without ``sources``
@@ -73,6 +74,9 @@ def open_folder(path: str | os.PathLike) -> Scene:
         listed.append(entry.get("sources"))
     parts = {kind: paths for kind, paths in parts.items() if paths}
     check_files("scene", root, parts, f"images as {file} names them", what="photographs")
+    if len({view.name for view in views}) < len(views):
+        paths = [Path(entry["image"]).with_suffix("").as_posix() for entry in entries]
+        views = [replace(view, name=path) for view, path in zip(views, paths, strict=True)]
     scene = Scene(root.name, views, [[] for _ in views], "folder", str(file))
     if all(sources is None for sources in listed):
         return pair_by_poses(scene)

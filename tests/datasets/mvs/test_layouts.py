@@ -323,6 +323,20 @@ class TestFolder:
             torch.testing.assert_close(a.extrinsics, b.extrinsics, rtol=1e-5, atol=1e-3)
         assert opened.sources(0)[0] == scene.sources(0)[0]
 
+    def test_a_rig_whose_cameras_number_their_pictures_alike(self, scene, tmp_path):
+        root = tmp_path / "scan1"
+
+        def change(content):
+            for number, view in enumerate(content["views"]):
+                moved = f"cam{number % 2}/{number // 2}.png"
+                (root / moved).parent.mkdir(exist_ok=True)
+                (root / view["image"]).rename(root / moved)
+                view |= {"image": moved, "sources": [f"cam{1 - number % 2}/0"]}
+
+        opened = open_scene(self.edit(scene, tmp_path, change))
+        assert [view.name for view in opened.views[:3]] == ["cam0/0", "cam1/0", "cam0/1"]
+        assert opened.sources(0) == [1] and opened.sources(1) == [0]
+
     def test_sources_without_scores_and_a_mask(self, scene, tmp_path):
         def change(content):
             content["views"][0]["sources"] = ["00000003", "00000001"]
