@@ -338,6 +338,8 @@ class _Maps:
             return self.held[index]
         view = self.views[index]
         depth = _read(view.depth, read_pfm)
+        if isinstance(depth, np.ndarray):
+            depth = np.ascontiguousarray(depth)  # PyTorch takes no array that is reversed
         depth = torch.as_tensor(depth, dtype=torch.float32, device=self.device)
         if depth.ndim != 2 or depth.numel() == 0:
             raise ValueError(

@@ -169,6 +169,13 @@ def test_a_view_agrees_with_itself_up_to_its_border_but_not_around_holes():
     assert 0 < (~agrees[8:13, 8:13]).sum() <= 9 and 0 < (~agrees[18:23, 18:23]).sum() <= 9
 
 
+def test_arrays_that_are_flipped():
+    views = plane_views()
+    flipped = [replace(view, depth=view.depth.numpy()[::-1].copy()[::-1]) for view in views]
+    for part, other in zip(fuse(views), fuse(flipped), strict=True):
+        np.testing.assert_array_equal(part.points, other.points)
+
+
 def test_wrong_depth_is_removed():
     views = plane_views()
     views[0].depth[5:10, 5:10] *= 1.1
