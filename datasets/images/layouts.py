@@ -134,7 +134,8 @@ def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
                 raise ValueError(
                     f"{path}: no column {missing[0]!r} in its first line: want path,label[,source]"
                 )
-            rows, first = {}, {}
+            rows: dict[int, tuple[str, str, str]] = {}
+            first: dict[str, int] = {}  # line of an image
             for row in reader:
                 image, label, source = (
                     (row.get(key) or "").strip() for key in ("path", "label", "source")
