@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
+
+from .system import bfloat16_instructions
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +40,8 @@ def choose_device(name: str) -> torch.device:
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     """Return a type that a network can predict in on a device.
 
+    Warns (``UserWarning``) of bfloat16 on a CPU without instructions for it.
+
     Raises:
         ValueError: there is no such type, or it is float16 and the device the CPU.
     """
@@ -46,4 +51,10 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
     if name == "float16" and device.type == "cpu":
         raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
+    if name == "bfloat16" and device.type == "cpu" and not bfloat16_instructions():
+        warnings.warn(
+            "this CPU computes bfloat16 without hardware for it: float32 may be several times as "
+            "fast",
+            stacklevel=2,
+        )
     return getattr(torch, name)
