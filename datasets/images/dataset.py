@@ -94,7 +94,7 @@ class ImageDataset(Kept, LabelledImages):
         records: the images, in order.
         classes: names, by number.
         preset: how the images are prepared.
-        title: of the set.
+        title: of the set; a source of two sets with one title is the same.
 
     Raises:
         ValueError: a label is no class's.

@@ -85,7 +85,8 @@ class ListedImages(ImageDataset):
 
     Args:
         list_file: the CSV file; its first line names the columns. ``label`` is a class's name.
-        root: what paths are relative to; by default the list's folder.
+        root: what paths are relative to; by default the list's folder. A ``source`` is the same in
+            all lists of one root.
         part: see `ImageFolders`; images of one ``source`` stay in one part.
         preset: how the images are prepared.
         classes: names in the order of their numbers; by default those of the whole list, sorted.
@@ -121,7 +122,7 @@ class ListedImages(ImageDataset):
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
         records = _part_of(records, names, part, shares, folds, fold, seed)
-        super().__init__(records, names, preset or ImagePreset(), str(listed))
+        super().__init__(records, names, preset or ImagePreset(), str(where))
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:
