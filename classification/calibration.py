@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from ..common.extras import from_extra
 from ..vision.viz.colour import draw_figure
@@ -55,8 +54,9 @@ def calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
 
     Of probabilities (N, C) and labels (N,), in bins of equal width by confidence.
     """
-    classes = probabilities.shape[1]
-    return float(multiclass_calibration_error(probabilities.float(), labels, classes, bins))
+    confidence, accuracy, counts = reliability(probabilities, labels, bins)
+    some = counts > 0
+    return float((counts * np.abs(confidence - accuracy))[some].sum() / counts.sum())
 
 
 def reliability(
@@ -68,8 +68,8 @@ def reliability(
         Mean confidence, accuracy (both NaN where a bin is empty) and number of samples, (bins,)
         each.
     """
-    confidence, predicted = probabilities.double().max(1)
-    right = (predicted == labels).double()
+    confidence, predicted = probabilities.double().cpu().max(1)
+    right = (predicted == labels.cpu()).double()
     places = torch.clamp((confidence * bins).ceil().long() - 1, 0, bins - 1)
     counts = torch.bincount(places, minlength=bins)
     sums = (torch.bincount(places, values, bins) for values in (confidence, right))

@@ -48,6 +48,15 @@ def test_calibration_error_by_hand():
     assert len(reliability(probabilities, labels)[2]) == 15  # as published
 
 
+def test_calibration_error_of_sums_that_rounding_lifts_above_one():
+    """As those of the mean of ten networks: of probabilities, not of logits, all the same."""
+    probabilities = torch.tensor([[1.0, 0.0], [0.3, 0.7]] * 5)
+    labels = torch.tensor([0, 0] * 5)
+    mean = sum(probabilities / 10 for _ in range(10))
+    assert mean.max() > 1
+    assert calibration_error(mean, labels) == pytest.approx(0.35, abs=1e-6)
+
+
 def test_diagram():
     probabilities = torch.randn(50, 3).softmax(1)
     picture = reliability_picture(probabilities, torch.randint(3, (50,)), "some $^$")
