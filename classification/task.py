@@ -125,6 +125,8 @@ class ClassificationTask(NetworkTask):
         alpha, kind, labels = self.hparams.mixup, _kind_of(batch), batch["label"]
         if not alpha:
             return batch
+        # Numbers would come to the trainer's precision, which may have no sampler.
+        alpha = torch.tensor(alpha, dtype=torch.float32)
         share = float(torch.distributions.Beta(alpha, alpha).sample())
         order = torch.randperm(len(labels), device=batch[kind].device)
         inputs = share * batch[kind] + (1 - share) * batch[kind][order]

@@ -126,6 +126,20 @@ def test_mixing_is_a_mean_of_both_losses(batch):
     torch.testing.assert_close(found, F.cross_entropy(mixed, share * y + (1 - share) * y[order]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mixing_is_as_fine_in_half_precision(batch, dtype):
+    """As a trainer's precision of 16-true or bf16-true sets it."""
+    task, shares = _task(mixup=1.0), []
+    for kind in (torch.float32, dtype):
+        torch.manual_seed(3)
+        torch.set_default_dtype(kind)
+        try:
+            shares.append(task.mixed(batch)["share"])
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert shares[0] == shares[1]
+
+
 @pytest.mark.parametrize("distillation", ["in_place", "teacher"])
 def test_all_who_learn_and_teach_in_a_step_are_given_the_same_mixed_samples(tmp_path, distillation):
     seen = []
