@@ -73,7 +73,8 @@ def run(args: list[str]) -> int:
         # A signal to the whole group kills what loads data first, which fails in several ways.
         if keeper.terminated or isinstance(error, SIGTERMException):
             return 143
-        if isinstance(error, ValueError):
+        # Lightning says a metric that `EarlyStopping` misses by a RuntimeError.
+        if isinstance(error, ValueError) or str(error).startswith("Early stopping conditioned on"):
             raise ValueError(condense(str(error))) from error
         if isinstance(error, FileNotFoundError) and error.strerror is None:
             raise FileNotFoundError(own_words(str(error))) from error

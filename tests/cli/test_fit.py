@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -422,14 +423,21 @@ def test_the_last_one_is_found_in_a_folder_of_its_own(toy, capsys):
     ],
 )
 def test_errors_are_one_line(toy, capsys, words, says):
-    import re
-
     (toy / "broken.yaml").write_text("model: [1\n")
     os.mkfifo(toy / "pipe")
     (toy / "gone").symlink_to("nowhere")
     line = error(capsys, *FIT, *words)
     assert re.search(says, line), line
     assert not (toy / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("callback", "says"),
+    [("EarlyStopping", "metric `vol` .* of the following: .*`val`"), ("ModelCheckpoint", "'vol'")],
+)
+def test_a_mistyped_metric_is_one_line(toy, capsys, callback, says):
+    words = [f"--trainer.callbacks+={callback}", "--trainer.callbacks.monitor=vol"]
+    assert re.search(says, error(capsys, *FIT, *words))
 
 
 @pytest.mark.parametrize("name", ["CSVLogger", "TensorBoardLogger"])
