@@ -18,7 +18,7 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from timm.optim import create_optimizer_v2, list_optimizers
+from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -97,11 +97,16 @@ class OptimisedTask(LightningModule):
             raise ValueError(
                 f"warmup_steps {warmup_steps}: give a number of steps, or a share below 1"
             )
-        known = cast("list[str]", list_optimizers())
-        if optimizer.lower().rpartition("_")[2] not in known:  # `lookahead_adam` is one too
+        known, plain = cast("list[str]", list_optimizers()), optimizer.lower().rpartition("_")[2]
+        if plain not in known:  # `lookahead_adam` is one too
             near = get_close_matches(optimizer, known) or known
             raise ValueError(
                 f"timm has no optimizer {optimizer!r}; did you mean {', '.join(near)}?"
+            )
+        if get_optimizer_info(plain).second_order:
+            raise ValueError(
+                f"optimizer {optimizer!r} wants second derivatives, which are not computed here: "
+                "choose another, or precondition gradients by distributed/eva.yaml"
             )
 
     def configure_callbacks(self) -> list[Callback]:

@@ -273,6 +273,8 @@ def test_parts_that_cannot_be_frozen(tmp_path, name, message):
 def test_an_optimizer_that_is_not_there(tmp_path):
     with pytest.raises(ValueError, match="no optimizer 'adamm'; did you mean adam"):
         StereoTask("fadnet_plus_micro", optimizer="adamm")
+    with pytest.raises(ValueError, match="'adahessian' wants second derivatives"):
+        StereoTask("fadnet_plus_micro", optimizer="adahessian")
     task = StereoTask("fadnet_plus_micro", optimizer_args={"weight_dcay": 1})
     with pytest.raises(ValueError, match="optimizer_args of adam: .*weight_dcay"):
         quiet_trainer(tmp_path, max_steps=1).fit(task, _data())
