@@ -283,6 +283,9 @@ class KeepLast(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed fit has nothing new to write before its first step."""
+        validation = trainer.fit_loop.epoch_loop.val_loop
+        if validation.restarted_mid_evaluation:  # from its beginning: what it counted is lost
+            validation.batch_progress.reset()
         self._step_resumed, self._batches_resumed = trainer.global_step, _batches(trainer)
         for callback in trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath:
@@ -389,12 +392,22 @@ def _batches(trainer: Trainer) -> int:
 
 
 def _back_to_step(trainer: Trainer) -> None:
-    """Count no batch since the last step: its gradients are in no checkpoint."""
-    progress: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if progress.is_last_batch and progress.current.processed == progress.current.ready:
-        return  # there is a step behind the last one, of however few
+    """Count no batch since the last step, of whose gradients no checkpoint has any.
+
+    A validation that is broken off is one that Lightning repeats, unless it comes again by itself.
+    """
+    loop: Any = trainer.fit_loop.epoch_loop
+    progress, validated = loop.batch_progress, loop.val_loop.batch_progress
+    # There is a step behind the last batch, of however few.
+    whole = progress.is_last_batch and progress.current.processed == progress.current.ready
+    behind = 0 if whole else progress.current.processed % trainer.accumulate_grad_batches
+    if trainer.validating:
+        validated.reset()
+        if not behind:  # within its first step
+            validated.total.ready = validated.total.started = 1
+    if whole:
+        return
     progress.is_last_batch = False
-    behind = progress.current.processed % trainer.accumulate_grad_batches
     for tracker in (progress.current, progress.total):
         for name, count in vars(tracker).items():
             setattr(tracker, name, count - behind)

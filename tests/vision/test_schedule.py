@@ -207,6 +207,39 @@ def test_an_interrupted_validation_keeps_both_kinds_of_weights_apart(tmp_path):
     assert (kept["state_dict"]["net.weight"] < 39).all()
 
 
+@pytest.mark.parametrize("hook", ["validation_step", "on_validation_batch_end"])
+@pytest.mark.parametrize("every", [2, 4])
+def test_a_validation_that_was_broken_off_is_repeated_as_a_whole(tmp_path, hook, every):
+    class Watched(Growing):
+        seen, calls = (), 0
+
+        def on_validation_epoch_end(self):
+            self.seen += ((self.global_step, self.calls),)
+            self.calls = 0
+
+        def validation_step(self, batch, index):
+            self.calls += 1
+
+    class Stopped(Watched):
+        pass
+
+    def stop(self, *_):
+        self.calls += 1
+        if self.calls == 2:
+            raise RuntimeError("stopped")
+
+    setattr(Stopped, hook, stop)
+    data, measured = (DataLoader(TensorDataset(torch.zeros(n, 1))) for n in (4, 3))
+    options = {"max_epochs": 1, "val_check_interval": every}
+    with pytest.raises(RuntimeError, match="stopped"):
+        quiet_trainer(tmp_path, callbacks=[KeepLast()], **options).fit(Stopped(), data, measured)
+    (path,) = tmp_path.rglob("last.ckpt")
+    task = Watched()
+    trainer = quiet_trainer(tmp_path, callbacks=[KeepLast()], **options)
+    trainer.fit(task, data, measured, ckpt_path=path)
+    assert task.seen == tuple((step, 3) for step in range(every, 5, every))
+
+
 def test_what_is_loaded_after_a_fit_is_measured_as_it_is(tmp_path):
     task, data = growing(), DataLoader(TensorDataset(torch.zeros(40, 1)))
     trainer = keeping(tmp_path)
