@@ -22,7 +22,7 @@ from .conversion.importance import check_scores
 from .conversion.sorting import sort_selected
 from .elastic.base import Axis, ElasticModule
 from .elastic.sliced import Sliced
-from .values import Value, cases, segments
+from .values import Choice, Value, cases, choices_of, segments
 
 __all__ = ["sort_channels"]
 
@@ -37,6 +37,10 @@ class _Group:
     readers: list[tuple[str, nn.Module, Axis]] = field(default_factory=list)
     producers: list[str] = field(default_factory=list)
     fixed: bool = False
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        return tuple(choice for _, _, axis in self.axes[:1] for choice in choices_of(axis.number))
 
     def importance(self, scores: Mapping[str, Tensor] | None) -> Tensor:
         """(channels,) float64: sum of |w| of what the readers multiply each channel with.
@@ -69,9 +73,10 @@ def sort_channels(model: nn.Module, scores: Mapping[str, Tensor] | None = None) 
     Layers that were given the same value as their number of channels share their channels. Sorted
     are widths with one producer, such as those inside a bottleneck; those that somebody else
     depends on stay: parts of a concatenation, channels of group normalisations or grouped
-    convolutions, or of a weight that layers of other channels share. In a converted network all
-    widths are sorted: the important channels come to the places that smaller subnets keep, so that
-    the plan of its conversion holds on.
+    convolutions, or of a weight that layers of other channels share, and of a choice whose channels
+    are flattened or split between layers. In a converted network all widths are sorted: the
+    important channels come to the places that smaller subnets keep, so that the plan of its
+    conversion holds on.
 
     Only elastic layers are seen: a parameter of your own for each channel, outside of them, is not
     permuted, and the network then computes something else.
@@ -133,6 +138,11 @@ def _groups(model: nn.Module) -> list[_Group]:
         weights = [(id(getattr(module, axis.tensor)), axis.dim) for _, module, axis in group.axes]
         # A weight that another layer has too, which reads or writes other channels.
         group.fixed |= any(count < owners[key] for (key, _), count in Counter(weights).items())
+    # What is only read or only written is, flattened or split in between, channels of another.
+    loose = [g for g in groups.values() if not g.fixed and bool(g.readers) != bool(g.producers)]
+    broken = {choice for group in loose for choice in group.choices}
+    for group in groups.values():
+        group.fixed |= not broken.isdisjoint(group.choices)
     return list(groups.values())
 
 

@@ -173,6 +173,41 @@ def test_widths_that_others_depend_on_stay():
     torch.testing.assert_close(output(net, x), before, rtol=1e-4, atol=1e-4)
 
 
+class Flattened(nn.Module):
+    """The linear layer reads channels of the convolution that it was not given the number of."""
+
+    def __init__(self):
+        super().__init__()
+        width = Choice("width", (4, 8))
+        self.features = Conv2d(3, width, 1)
+        self.head, self.other = Linear(width * 9, 5), Conv2d(width, 5, 3)
+
+    def forward(self, x):
+        y = self.features(x)
+        return self.head(y.flatten(1)) + self.other(y).flatten(1)
+
+
+class Gated(nn.Module):
+    """Halves of what one layer writes meet channel by channel what another writes."""
+
+    def __init__(self):
+        super().__init__()
+        width = Choice("width", (4, 8))
+        self.gate, self.features = Conv2d(3, width * 2, 1), Conv2d(3, width, 1)
+        self.head = Conv2d(width, 5, 1)
+
+    def forward(self, x):
+        return self.head(self.features(x) * F.glu(self.gate(x), 1))
+
+
+@pytest.mark.parametrize("network", [Flattened, Gated])
+def test_channels_that_are_flattened_or_split_stay(network):
+    net, x = randomize(network()), torch.randn(2, 3, 3, 3)
+    before = output(net, x)
+    assert sort_channels(net) == []
+    assert torch.equal(output(net, x), before)
+
+
 def test_equal_values_written_twice_are_one_width():
     width = Choice("w", (1, 2))
     net = nn.Sequential(
