@@ -26,7 +26,7 @@ _FLOOR = 0.01  # the weight of a choice without any effect of its own
 
 
 class CostRegressor:
-    """Predicts one positive figure of the architectures of a space; made by `fit`."""
+    """Predicts one figure of the architectures of a space, never negative; made by `fit`."""
 
     def __init__(self, space: SearchSpace, features: NDArray, costs: NDArray) -> None:
         self.space = space
@@ -43,12 +43,12 @@ class CostRegressor:
     def fit(
         cls, space: SearchSpace, architectures: Sequence[Architecture], costs: Sequence[float]
     ) -> CostRegressor:
-        """Fit to three measured architectures or more, whose costs are positive.
+        """Fit to three measured architectures or more, whose costs are not negative.
 
         All architectures of a small space, each once, may be fewer: nothing is left to predict.
 
         Raises:
-            ValueError: too few, or figures that are not positive.
+            ValueError: too few, or figures that are negative or not finite.
         """
         whole = len(set(architectures)) == len(architectures) == space.count()
         if len(architectures) != len(costs) or len(costs) < 3 and not whole:
@@ -57,8 +57,8 @@ class CostRegressor:
                 "each are needed to predict others"
             )
         values = np.asarray(costs, float)
-        if not (np.isfinite(values).all() and (values > 0).all()):
-            raise ValueError("figures to be predicted must be positive and finite")
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError("figures to be predicted must be positive or 0, and finite")
         made = cls(space, _encode(space, architectures), values)
         if whole:
             made._whole = dict(zip(architectures, values.tolist(), strict=True))
@@ -66,7 +66,7 @@ class CostRegressor:
         return made
 
     def refined(self, more: Mapping[Architecture, float]) -> CostRegressor:
-        """One that is fitted to further architectures and their positive figures as well."""
+        """One that is fitted to further architectures and their figures as well."""
         if self._whole:
             return self
         features, costs = self._fitted
@@ -114,12 +114,13 @@ def _scale(features: NDArray) -> float:
 
 def _ridge_regression(kernel: NDArray, costs: NDArray) -> tuple[float, NDArray]:
     """The least mean relative error of any regularisation, one left out, and its dual weights."""
-    # A measurement errs by so many per cent of itself.
-    noise = np.diag((costs / np.exp(np.log(costs).mean())) ** 2) * np.trace(kernel) / len(costs)
+    # A measurement errs by so many per cent of itself, nothing at all as the least that is more.
+    sizes = np.where(costs > 0, costs, costs[costs > 0].min() if costs.any() else 1.0)
+    noise = np.diag((sizes / np.exp(np.log(sizes).mean())) ** 2) * np.trace(kernel) / len(costs)
     duals = []
     for ridge in _RIDGES:
         inverse = np.linalg.inv(kernel + ridge * noise)
         dual = inverse @ costs
-        errors = np.abs(dual / np.diag(inverse) / costs)
+        errors = np.abs(dual / np.diag(inverse) / sizes)
         duals.append((float(np.mean(np.minimum(errors, 1.0))), dual))
     return min(duals, key=lambda row: row[0])

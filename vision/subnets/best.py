@@ -475,7 +475,7 @@ def _move_aims(
             met[kind] = aims[kind]
         else:
             continue
-        aim = (1 - _MARGINS.get(kind, 0.001)) * predicted[kind] / share
+        aim = (1 - _MARGINS.get(kind, 0.001)) * predicted[kind] / share if share else 0.0
         between = met[kind] < aim < missed[kind]
         aims[kind] = aim if between else (met[kind] + missed[kind]) / 2
 

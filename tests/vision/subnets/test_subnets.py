@@ -497,6 +497,17 @@ def test_a_network_with_two_subnets():
         vizoo.best_subnet(net, limits, size=(16, 24))
 
 
+def test_subnets_without_layers(monkeypatch):
+    monkeypatch.setattr(bench_module, "_SECONDS", 0.0)
+    blocks = [torch.nn.Conv2d(3, 3, 1) for _ in range(3)]
+    net = elastic.Sequential(*blocks, length=Choice("depth", (0, 1, 2, 3)))
+    size = (8, 8)
+    assert vizoo.best_subnet(net, {"macs": 1}, size=size).costs["macs"] == 0
+    assert vizoo.best_subnet(net, {"parameters": 30}, size=size).architecture["depth"] == 2
+    front = vizoo.search(net, lambda a: -a["depth"], size=size).rows
+    assert [row.costs["macs"] for row in front] == [1728, 1152, 576, 0]
+
+
 def test_a_network_without_choices():
     with pytest.raises(ValueError, match="Conv2d is no supernet: there is nothing to choose"):
         vizoo.best_subnet(torch.nn.Conv2d(3, 3, 1), {"macs": "1G"})
