@@ -104,19 +104,22 @@ class LatencyTable(JsonFile):
         return getattr(sample.counts, quantity)
 
     def regressor(self, quantity: str = "latency") -> CostRegressor:
-        """The predictor of a quantity from an architecture alone; no network is built for it."""
+        """The predictor of a quantity from an architecture alone; no network is built for it.
+
+        Counts, which are exact, are learnt from held-out samples too.
+        """
         if quantity not in QUANTITIES:
             raise ValueError(f"{quantity!r} is not in the table; it has {', '.join(QUANTITIES)}")
-        seen = self.seen
+        samples = self.seen if quantity == "latency" else self.samples
         return CostRegressor.fit(
             self.space,
-            [sample.architecture for sample in seen],
-            [self.of(sample, quantity) for sample in seen],
+            [sample.architecture for sample in samples],
+            [self.of(sample, quantity) for sample in samples],
         )
 
     @property
     def seen(self) -> list[Sample]:
-        """The samples that predictors are fitted to."""
+        """The samples that predictors of the latency are fitted to."""
         return [sample for sample in self.samples if not sample.held_out]
 
     @property

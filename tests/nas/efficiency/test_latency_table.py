@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import toy_supernet
 
 from vizoo.common.counts import Counts, count
 from vizoo.common.timing import Timing
+from vizoo.nas import elastic
 from vizoo.nas.efficiency import build as building
 from vizoo.nas.efficiency import operators
 from vizoo.nas.efficiency.build import _spread_sample, build, plan
@@ -125,6 +127,17 @@ def test_build_predicts(net, images, made_up_time, tmp_path):
     assert again.regressor()(largest) == pytest.approx(table.regressor()(largest), rel=1e-3)
     written = json.loads((tmp_path / "table.json").read_text())["errors"]["regressor"]
     assert written["spearman"] == pytest.approx(errors["regressor"].spearman)
+
+
+def test_counts_of_a_small_space_are_known_whole(made_up_time):
+    width = Choice("width", (4, 11, 13, 32))
+    net = torch.nn.Sequential(elastic.Conv2d(3, width, 1), elastic.Conv2d(width, 1, 1))
+    image, cut = [torch.rand(1, 3, 16, 24)], partial(extract, net)
+    settings = {"path": None, "samples": 40, "held_out": 4}
+    table = build(make(net), cut, made_up_time, image, torch.float32, **settings)
+    assert len(table.held_out) == 1
+    macs = table.regressor("macs")
+    assert [macs(a) for a in table.space.enumerate()] == [1536 * w for w in width.values]
 
 
 def test_parameters_are_those_of_the_network_before_it_is_prepared(net, images):
