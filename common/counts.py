@@ -62,10 +62,11 @@ class Operator:
 
 def on_meta(net: nn.Module) -> nn.Module:
     """A copy of a network without values: shapes only."""
+    held = (value for module in net.modules() for value in vars(module).values())
     memo = {
         id(tensor): _meta_like(tensor)
-        for tensor in (*net.parameters(), *net.buffers())
-        if tensor.device.type != "meta"
+        for tensor in (*net.parameters(), *net.buffers(), *held)
+        if isinstance(tensor, Tensor) and not (tensor.is_meta or tensor.is_sparse)
     }
     return copy.deepcopy(net, memo)
 

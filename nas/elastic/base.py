@@ -223,7 +223,7 @@ def export_parts(module: nn.Module, architecture: Setting, copies: dict[int, Any
             copies[id(tensor)] = own
     for name, attribute in vars(module).items():
         # A module has a dozen empty dictionaries, which `copy.deepcopy` takes long to copy.
-        empty = not attribute and type(attribute) in (dict, OrderedDict)
+        empty = type(attribute) in (dict, OrderedDict) and not attribute
         hooks = name.startswith(("_forward_", "_backward_")) and isinstance(attribute, dict)
         if empty or hooks:
             copies[id(attribute)] = type(attribute)()

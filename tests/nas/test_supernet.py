@@ -241,6 +241,14 @@ def test_shared_modules_and_parameters_stay_shared():
     assert found[0] is found[1][0]
 
 
+def test_tensors_that_are_no_buffers_are_copied():
+    """Such as the mean colour that a network takes off its images."""
+    net = nn.Sequential(Conv2d(3, Choice("width", (2, 4)), 1))
+    net.mean = torch.rand(3)
+    found = extract(net, {"width": 2})
+    assert torch.equal(found.mean, net.mean) and found.mean is not net.mean
+
+
 def test_flags_are_kept():
     net = Pyramid().double()
     net.stages[0][0].expand.weight.requires_grad_(False)

@@ -497,6 +497,23 @@ def test_a_network_with_two_subnets():
         vizoo.best_subnet(net, limits, size=(16, 24))
 
 
+class Centred(torch.nn.Module):
+    """Takes a colour off that is neither a parameter nor a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.colour = torch.rand(3, 1, 1)
+        self.layer = elastic.Conv2d(3, Choice("width", (2, 4)), 1)
+
+    def forward(self, image):
+        return self.layer(image - self.colour)
+
+
+def test_subnets_with_a_tensor_that_is_no_buffer():
+    bench = Bench.here(Centred(), size=(8, 8))
+    assert bench.counts(bench.space.smallest()).macs == 8 * 8 * 3 * 2
+
+
 def test_subnets_without_layers(monkeypatch):
     monkeypatch.setattr(bench_module, "_SECONDS", 0.0)
     blocks = [torch.nn.Conv2d(3, 3, 1) for _ in range(3)]
