@@ -50,6 +50,8 @@ def _shape(left: Tensor, right: Tensor, displacements: int) -> tuple[int, ...]:
 
 def _forward(left: Tensor, right: Tensor, displacements: int) -> Tensor:
     out = left.new_empty(_shape(left, right, displacements))
+    if out.numel() == 0:
+        return out
     channels, width = left.shape[1], left.shape[3]
     reach = min(displacements, width)
     lefts, rights = out[:, :, :reach].split(channels, 1)

@@ -217,6 +217,14 @@ class TestConcatVolume(PairTester):
         shifts = [(0, -d) for d in range(6)]
         return pixel_by_pixel(left, right, shifts, lambda a, b: torch.cat((a, b), 1))
 
+    @pytest.mark.parametrize("shape", [(1, 0, 3, 5), (1, 2, 3, 0)])
+    def test_no_channels_or_columns(self, shape):
+        features = torch.rand(shape, requires_grad=True)
+        volume = ops.concat_volume(features, features, 4)
+        assert volume.shape == (1, 2 * shape[1], 4, *shape[2:])
+        volume.sum().backward()
+        assert features.grad.shape == shape
+
 
 class TestSoftArgmin(OperatorTester):
     autocast_type = torch.float32
