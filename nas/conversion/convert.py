@@ -101,8 +101,8 @@ def convert(
         keep, depths = plan["keep"], plan["tied"]
     if isinstance(widths, Real):
         raise ValueError(f"widths is a list of shares, such as ({widths:g}, 1)")
-    if isinstance(keep, str):
-        raise ValueError(f"keep is a list of names, such as [{keep!r}]")
+    if isinstance(keep, str) or not isinstance(keep, Iterable):
+        raise ValueError(f"keep is a list of names, such as [{str(keep)!r}]")
     widths, keep = tuple(widths), tuple(keep)  # which are gone through several times
     _check(net, widths, keep, scores or {})
     if not isinstance(example_inputs, Tensor | tuple | list):

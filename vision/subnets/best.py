@@ -33,6 +33,7 @@ from ...nas.efficiency.regressor import CostRegressor
 from ...nas.efficiency.table import QUANTITIES, LatencyTable
 from ...nas.search.constraints import Constraint, Limits, UnreachableError
 from ...nas.search.evolution import SearchResult, evolve
+from ...nas.search.population import scored
 from ...nas.space import Architecture, SearchSpace
 from ...nas.supernet import activate, architecture_of, as_before
 from ..export import tensors
@@ -440,8 +441,8 @@ def search_within(
         if math.inf in aims.values():  # the best that predictions allow, and it is met
             break
 
-    def order(architecture: Architecture) -> tuple[float, float]:
-        return max(1.0, *known[architecture].values()), objective([architecture])[0]
+    def order(architecture: Architecture) -> tuple[float, ...]:
+        return max(1.0, *known[architecture].values()), *scored([objective], [architecture])[0]
 
     best = min(measured, key=order)
     return best, measured[best], told
@@ -517,7 +518,7 @@ def _winner(
         if len(counts) >= _COUNTED:
             limits = Limits(bench.space, constraints(predictors, aims, known))
             within = [architecture for architecture in counts if limits.satisfied(architecture)]
-            return min(within or best[:1], key=lambda architecture: objective([architecture])[0])
+            return min(within or best[:1], key=lambda a: scored([objective], [a]))
         for kind in predictors.keys() - {"latency"}:
             own = {a: getattr(figures, kind) for a, figures in more.items()}
             predictors[kind] = predictors[kind].refined(own)

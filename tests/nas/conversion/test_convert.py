@@ -478,6 +478,7 @@ class Watched(Small):
         (Small(), {"widths": 0.5}, r"widths is a list of shares, such as \(0.5, 1\)"),
         (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),
         (Small(), {"keep": "first"}, r"keep is a list of names, such as \['first'\]"),
+        (Small(), {"keep": 5}, r"keep is a list of names, such as \['5'\]"),
         (Small(), {"scores": {"a.weight": torch.ones(2)}}, "scores of 'a.weight': no such param"),
         (Small(), {"scores": {"head.weight": torch.ones(2)}}, r"of shape \(2,\) instead of \("),
         (nas.elastic.Conv2d(3, nas.Choice("w", (2, 4)), 3), {}, "is a supernet already: extract"),

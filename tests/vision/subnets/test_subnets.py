@@ -521,6 +521,10 @@ def test_subnets_without_layers(monkeypatch):
     size = (8, 8)
     assert vizoo.best_subnet(net, {"macs": 1}, size=size).costs["macs"] == 0
     assert vizoo.best_subnet(net, {"parameters": 30}, size=size).architecture["depth"] == 2
+    score = [2.0, 1.0, 3.0, math.nan].__getitem__
+    objective = lambda architectures: (score(a["depth"]) for a in architectures)  # noqa: E731
+    found = vizoo.best_subnet(net, {"macs": "1M"}, size=size, objective=objective)
+    assert found.architecture["depth"] == 1
     front = vizoo.search(net, lambda a: -a["depth"], size=size).rows
     assert [row.costs["macs"] for row in front] == [1728, 1152, 576, 0]
 
