@@ -124,13 +124,13 @@ class Splitter:
                 values for the method.
         """
         for pattern in self.choices:
-            if not any(fnmatchcase(name, pattern) for name in space.names):
+            if not any(name == pattern or fnmatchcase(name, pattern) for name in space.names):
                 raise ValueError(f"no choice is called {pattern!r}{near(pattern, space.names)}")
         least = 2 * (self.min_group or 1)
         names = [
             name
             for name in splittable(space)
-            if any(fnmatchcase(name, pattern) for pattern in self.choices)
+            if any(name == pattern or fnmatchcase(name, pattern) for pattern in self.choices)
             and len(space.choices[name].values) >= least
         ]
         if not names:

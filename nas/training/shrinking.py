@@ -293,7 +293,7 @@ def _stage_spaces(space: SearchSpace, stages: Sequence[Stage]) -> list[SearchSpa
     spaces, opened = [], set()
     for stage in stages:
         for pattern in stage.opens:
-            matches = {name for name in space.names if fnmatchcase(name, pattern)}
+            matches = {n for n in space.names if n == pattern or fnmatchcase(n, pattern)}
             if not matches:
                 raise ValueError(
                     f"stage {stage.name!r} opens {pattern!r}, but no choice is called so"

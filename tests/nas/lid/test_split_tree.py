@@ -340,6 +340,8 @@ def test_paths_stay_in_their_part():
 def test_choices_with_too_few_values_for_groups_are_left_alone():
     space = SearchSpace([Choice("pair", (1, 2)), Choice("four", (1, 2, 3, 4))])
     assert Splitter().candidates(space) == ("pair", "four")
+    brackets = SearchSpace([Choice("width[0]", (2, 4)), Choice("width[1]", (2, 4))])
+    assert Splitter(choices=["width[0]"]).candidates(brackets) == ("width[0]",)
     assert Splitter(min_group=2).candidates(space) == ("four",)
     with pytest.raises(ValueError, match="nothing to split: no choice of .* has 6 values or more"):
         Splitter(min_group=3).candidates(space)

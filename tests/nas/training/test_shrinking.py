@@ -14,10 +14,11 @@ from torch.nn import functional as F
 from toy_regression import Data, Regression
 from trainers import fit_forked, quiet_trainer
 
+from vizoo.nas import elastic
 from vizoo.nas.conversion.importance import taylor_scores
 from vizoo.nas.distributed import ACPSGD, HookDDPStrategy
 from vizoo.nas.sorting import sort_channels
-from vizoo.nas.space import SearchSpace
+from vizoo.nas.space import Choice, SearchSpace
 from vizoo.nas.supernet import search_space
 from vizoo.nas.training import ProgressiveShrinking, SandwichSampler, Stage, UniformSampler
 
@@ -233,6 +234,12 @@ def test_fewer_epochs_and_a_trial_run(tmp_path):
 def test_stages_that_do_not_fit(stages, message):
     with pytest.raises(ValueError, match=message):
         ProgressiveShrinking(Regression(), stages)
+
+
+def test_a_choice_whose_name_reads_as_a_pattern():
+    task = Regression()
+    task.net = torch.nn.Sequential(elastic.Conv2d(3, Choice("width[0]", (2, 4)), 1))
+    assert ProgressiveShrinking(task, [Stage("a", 1, ["width[0]"])]).space.count() == 2
 
 
 def test_numbers_that_do_not_fit():
