@@ -62,11 +62,18 @@ class Operator:
 
 def on_meta(net: nn.Module) -> nn.Module:
     """A copy of a network without values: shapes only."""
-    held = (value for module in net.modules() for value in vars(module).values())
+    # Of a network's plain tensors scalars and indices mix with what has no values; they are read.
+    held = (
+        value
+        for module in net.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and value.layout == torch.strided
+        if value.is_floating_point() and value.dim()
+    )
     memo = {
         id(tensor): _meta_like(tensor)
         for tensor in (*net.parameters(), *net.buffers(), *held)
-        if isinstance(tensor, Tensor) and not (tensor.is_meta or tensor.is_sparse)
+        if tensor.device.type != "meta"
     }
     return copy.deepcopy(net, memo)
 

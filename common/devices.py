@@ -51,7 +51,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         raise ValueError(f"dtype {name!r} is not one of {', '.join(DTYPES)}")
     if name == "float16" and device.type == "cpu":
         raise ValueError("float16 needs a GPU; on the CPU use float32 or bfloat16")
-    if name == "bfloat16" and device.type == "cpu" and not bfloat16_instructions():
+    if name == "bfloat16" and device.type == "cpu" and bfloat16_instructions() == []:
         warnings.warn(
             "this CPU computes bfloat16 without hardware for it: float32 may be several times as "
             "fast",

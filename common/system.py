@@ -49,12 +49,12 @@ def missing_library(error: Exception) -> str | None:
     return f"on Debian or Ubuntu: apt-get install {_DEBIAN[library[1]]} ({library[1]} is missing)"
 
 
-def bfloat16_instructions() -> list[str]:
-    """The CPU's instruction sets for bfloat16, by the kernel's names; empty where it has none."""
+def bfloat16_instructions() -> list[str] | None:
+    """The CPU's instruction sets for bfloat16, by Linux's names; None where nobody tells."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return []
+        return None
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     flags = set(match[1].split()) if match else set()
     return sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})

@@ -161,7 +161,7 @@ class RightGradients(Callback):
         """Set the hooks, where the precision asks for them."""
         if pl_module.device.type == "cpu" and "bf16" in str(trainer.precision):
             self._hooks = _keep_gradients_right(pl_module)
-            if not bfloat16_instructions():
+            if bfloat16_instructions() == []:
                 rank_zero_warn(
                     "this CPU computes bfloat16 without hardware for it: precision 32-true "
                     f"trains several times as fast as {trainer.precision}"
@@ -284,7 +284,7 @@ class KeepLast(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A resumed fit has nothing new to write before its first step."""
         validation = trainer.fit_loop.epoch_loop.val_loop
-        if validation.restarted_mid_evaluation:  # from its beginning: what it counted is lost
+        if validation.restarted_mid_evaluation:  # it begins anew, as its metrics do
             validation.batch_progress.reset()
         self._step_resumed, self._batches_resumed = trainer.global_step, _batches(trainer)
         for callback in trainer.checkpoint_callbacks:
@@ -403,7 +403,7 @@ def _back_to_step(trainer: Trainer) -> None:
     behind = 0 if whole else progress.current.processed % trainer.accumulate_grad_batches
     if trainer.validating:
         validated.reset()
-        if not behind:  # within its first step
+        if not behind:  # Lightning repeats one that was stopped in its first batch
             validated.total.ready = validated.total.started = 1
     if whole:
         return

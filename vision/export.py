@@ -61,7 +61,7 @@ class Exported:
         return max(check.mean for check in self.checks)
 
 
-@checked("model", "path", "to", "size", "calibrate", "float_parts", "progress", batch=1)
+@checked("model", "path", "to", "size", "calibrate", "max_loss", "float_parts", "progress", batch=1)
 def export(
     model: nn.Module | str | os.PathLike[str],
     path: str | os.PathLike[str],

@@ -128,6 +128,8 @@ def _compiler() -> _Found:
 
 def _bf16() -> _Found:
     fast = bfloat16_instructions()
+    if fast is None:
+        return False, "this system does not say whether the CPU has hardware for it", ""
     slow = "the CPU computes bfloat16 without hardware for it, slowly"
     return bool(fast), ", ".join(fast) or slow, "use float32 on the CPU"
 

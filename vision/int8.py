@@ -99,7 +99,7 @@ def quantize(
     calibrating = [sample.inputs for sample in samples[::2]]
     measuring = samples[1::2]
     wanted, error, trusted = _outputs(form, file, measuring), None, None
-    known = [sample.truth for sample in measuring if sample.truth is not None]
+    known = [s.truth for s in measuring if s.truth is not None and s.truth.isfinite().any()]
     if len(known) == len(measuring):
         errors, wanted = _errors(wanted, known), known
         trusted = errors <= errors.kthvalue(math.ceil(_TRUSTED * len(errors))).values
@@ -146,8 +146,8 @@ def _errors(outputs: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
 
 def _mean(errors: Tensor, trusted: Tensor | None) -> float:
     """The mean of those that are trusted, None for all; NaN where any is not finite."""
-    mean = errors if trusted is None else errors[trusted]
-    return float(mean.mean()) if errors.isfinite().all() else math.nan
+    kept = errors if trusted is None else errors[trusted]
+    return float(kept.mean()) if errors.isfinite().all() else math.nan
 
 
 def check_samples(samples: Sequence[Sample], shapes: Sequence[Sequence[int | str]]) -> None:

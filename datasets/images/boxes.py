@@ -84,7 +84,7 @@ class CocoImages(ImageDataset):
         ]
         paths = [record.path for record in records]
         check_files("images", where, {"images": paths}, f"those of {path}", what="images")
-        super().__init__(records, names, preset, str(where))
+        super().__init__(records, names, preset, str(where.resolve()))
 
 
 class VocImages(ImageDataset):

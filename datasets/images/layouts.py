@@ -77,7 +77,7 @@ class ImageFolders(ImageDataset):
             )
         records = _part_of(records, names, part, shares, folds, fold, seed)
         # No default above: what a config leaves out of a preset would be taken from it.
-        super().__init__(records, names, preset or ImagePreset(), str(where))
+        super().__init__(records, names, preset or ImagePreset(), str(where.resolve()))
 
 
 class ListedImages(ImageDataset):
@@ -122,7 +122,7 @@ class ListedImages(ImageDataset):
         if len(names) < 2:
             raise ValueError(f"{listed}: {len(names)} class; want two or more")
         records = _part_of(records, names, part, shares, folds, fold, seed)
-        super().__init__(records, names, preset or ImagePreset(), str(where))
+        super().__init__(records, names, preset or ImagePreset(), str(where.resolve()))
 
 
 def _read_list(path: Path) -> dict[int, tuple[str, str, str]]:

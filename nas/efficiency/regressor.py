@@ -34,8 +34,8 @@ class CostRegressor:
         self._weights = _relevance(space, features, costs)
         self._samples = features * self._weights
         self._scale = _scale(self._samples)
-        #: mean error of a prediction, as a share of the figure: of those it was fitted to, each
-        #: predicted from the others
+        #: mean error of a prediction as a share of the figure, at most 1 each: of those it was
+        #: fitted to, each predicted from the others
         self.error, self._dual = _ridge_regression(self._kernel(self._samples), costs)
         self._whole: dict[Architecture, float] = {}  # of a space of which every figure is known
 

@@ -84,6 +84,11 @@ def test_where_float32_guesses_int8_neither_gains_nor_loses(file):
     assert found.parts == pytest.approx(Fake.losses)
 
 
+def test_truth_that_is_known_nowhere_is_none(file):
+    found = quantize(Fake(), file, samples(truth=torch.full((1, 1, 2, 2), math.nan)), 0.8)
+    assert found.error is None and found.parts == pytest.approx(Fake.losses)
+
+
 def test_what_calibrates_does_not_measure(file):
     calibrated, measured = set(), set()
 

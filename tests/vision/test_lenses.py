@@ -100,7 +100,7 @@ def test_pinhole_is_opencvs(name):
     lens = LENSES[name]
     matrix = np.array([[310, 0, 322.5], [0, 305, 241], [0, 0, 1]])
     nothing = np.zeros(3)
-    numbers = np.array(lens.distortion or (0, 0, 0, 0))
+    numbers = np.array(lens.distortion or (0, 0, 0, 0), float)
     expected, _ = cv2.projectPoints(points(), nothing, nothing, matrix, numbers)
     assert lens.project(points()) == pytest.approx(expected[:, 0], abs=1e-8)
 

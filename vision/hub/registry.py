@@ -3,7 +3,7 @@
 A model file registers its variants with :func:`register_model`; ``FAMILIES`` says which file a
 name lives in (the family is the name's first word), so that nothing but that file is imported.
 Packages that are installed beside this one name their modules as entry points of the group
-``vizoo.models``; these are imported when a name is not found otherwise.
+``vizoo.models``; these are imported for a name that is not found here, and for lists of all.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import importlib
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -124,7 +125,8 @@ class ModelEntry:
     @property
     def paper(self) -> Paper | None:
         """Where its network was published; None if it was not."""
-        return _PAPERS.get(_longest(self.name, _PAPERS) or "")
+        ours = self.module.startswith(f"{_PACKAGE}.")
+        return _PAPERS.get(_longest(self.name, _PAPERS) or "") if ours else None
 
     @property
     def record(self) -> WeightsRecord | None:
@@ -215,7 +217,6 @@ def model_info(name: str, task: str | None = None) -> ModelEntry:
     Raises:
         ValueError: no such model or tag; the message names the nearest, or how what was given is
             loaded.
-        ImportError: a module that another package names for its models cannot be imported.
     """
     if isinstance(name, os.PathLike):
         raise ValueError(_of_a_path(os.fspath(name)))
@@ -247,16 +248,17 @@ def family_modules() -> list[ModuleType]:
 
 
 def _load_plugins() -> list[ModuleType]:
-    """The modules of other packages that register models, imported."""
+    """The modules of other packages that register models, imported; broken ones are warned of."""
     modules = []
     for point in entry_points(group="vizoo.models"):
         try:
             modules.append(importlib.import_module(point.module))
         except Exception as error:
-            raise ImportError(
-                f"{point.module}, which is installed with models for vizoo, cannot be imported: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+            warnings.warn(
+                f"{point.value}, which is installed with models for vizoo, cannot be imported: "
+                f"{type(error).__name__}: {error}",
+                stacklevel=3,
+            )
     return modules
 
 

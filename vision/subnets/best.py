@@ -496,16 +496,22 @@ def _winner(
     What is counted for it is added to `known` and `counts`, and `predictors` learn from it.
     """
     counted = [kind for kind in bounds if kind != "latency"]
+    hopeful = False  # once the best by predictions is counted: what they put just above a limit
     while True:
-        costs = predictors | {kind: _hopeful(predictors[kind]) for kind in counted}
+        costs: Mapping[str, Callable[[Architecture], float]] = predictors
+        if hopeful:
+            costs = {**predictors, **{kind: _hopeful(predictors[kind]) for kind in counted}}
         try:
             result = search(constraints=constraints(costs, aims, known))
         except UnreachableError:  # predictions are wrong by more than the margin
             return bench.space.smallest()
         ranked = sorted(result.evaluated, key=lambda item: item.scores)
         best = [item.architecture for item in ranked[:_WINNERS]]
-        if not counted or best[0] in known:
+        if not counted or hopeful and best[0] in known:
             return best[0]
+        if best[0] in known:
+            hopeful = True
+            continue
         more: dict[Architecture, Counts] = {}
         for architecture in best:
             if architecture in known:

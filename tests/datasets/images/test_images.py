@@ -111,11 +111,12 @@ def test_list(folders, tmp_path):
     assert not set(parts[0].groups) & (set(parts[1].groups) | set(parts[2].groups))
 
 
-def test_two_lists_of_one_folder_may_not_share_a_source(folders, boxed):
+def test_two_lists_of_one_folder_may_not_share_a_source(folders, boxed, monkeypatch):
     rows = [f"acne/p0_{n}.png,acne,p0\nmole/p{n}_{2 * n}.png,mole,p{n}" for n in (0, 1)]
     for name, row in zip(("train", "val"), rows, strict=True):
         (folders / f"{name}.csv").write_text(f"path,label,source\n{row}\n")
-    train, val = (ListedImages(str(folders / f"{n}.csv"), preset=SMALL) for n in ("train", "val"))
+    monkeypatch.chdir(folders)
+    train, val = (ListedImages(str(p), preset=SMALL) for p in ("train.csv", folders / "val.csv"))
     with pytest.raises(ValueError, match="1 sources of images are in both train and val, .*, p0"):
         ImageDataModule(train=[train], val=[val], workers=0).setup("fit")
     file = boxed / "JPEGImages/boxes.json"

@@ -253,8 +253,13 @@ def test_models_of_installed_packages_are_known_by_name(plugin):
 def test_an_installed_package_that_cannot_be_imported_is_named(plugin):
     plugin.write_text("import nothing_of_this_name")
     assert registry.model_info("dummy_small").name == "dummy_small"  # without a look at it
-    with pytest.raises(ImportError, match="^plugged_models, .* No module named 'nothing_of_this"):
+    with (
+        pytest.warns(UserWarning, match="^plugged_models, .* No module named 'nothing_of_this"),
+        pytest.raises(ValueError, match="no model is called 'plugged_small'"),
+    ):
         registry.model_info("plugged_small")
+    with pytest.warns(UserWarning, match="^plugged_models"):
+        assert registry.list_models() == ["dummy_deep", "dummy_small"]
 
 
 def test_the_package_stays_lazy():

@@ -477,6 +477,35 @@ def test_winners_are_counted_where_choices_multiply(widths, limit, share):
     assert share * largest <= costs["parameters"] <= limit
 
 
+def test_hope_does_not_cost_what_predictions_find():
+    """Predictors err by a quarter; multiply-adds are not in proportion to the parameters."""
+
+    class Chain:
+        mixed = ()
+        space = SearchSpace(
+            [
+                *(Choice(f"width.{i}", (8, 16, 24, 32, 48)) for i in range(4)),
+                *(Choice(f"kernel.{i}", (3, 5, 7)) for i in range(4)),
+            ]
+        )
+
+        def counts(self, architecture):
+            values = list(architecture.values())
+            widths, kernels = [8, *values[:4]], values[4:]
+            layers = [a * b * k**2 for a, b, k in zip(widths, widths[1:], kernels, strict=False)]
+            return Counts(sum(layers), 4 * sum(layers[:3]) + layers[3], 1)
+
+        def costs(self, architecture):
+            return {"measured": {"median": 1.0}, **self.counts(architecture).to_json()}
+
+    bench = Chain()
+    limit = 0.4 * bench.counts(bench.space.largest()).parameters
+    predictors = best.cost_predictors(bench, None)
+    settings = {"population": 64, "generations": 15}
+    _, costs, _ = best.search_within(bench, predictors, None, {"parameters": limit}, **settings)
+    assert 0.9 * limit <= costs["parameters"] <= limit
+
+
 class _Unwritten(torch.nn.Module):
     def forward(self, features):
         raise NotImplementedError
