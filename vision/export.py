@@ -124,7 +124,7 @@ def export(
         raise ValueError("inputs of one size do not tell which axes are dynamic; give size instead")
     if precision != "int8" and (calibrate or float_parts is not None):
         raise ValueError(f"calibrate and float_parts are for precision 'int8', not {precision!r}")
-    if not max_loss >= 0:
+    if max_loss < 0:
         raise ValueError(f"max_loss {max_loss:g}: must be at least 0")
     if inputs is not None:
         inputs = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)

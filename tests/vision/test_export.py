@@ -262,7 +262,8 @@ for net in (torch.export.load("net.pt2").module(), torch.jit.load("net.pt")):
         ("onnx", "net.onnx", {"float_parts": ["conv"]}, "for precision 'int8', not 'float32'"),
         ("onnx", "net.onnx", {"calibrate": [Sample(())]}, "for precision 'int8', not 'float32'"),
         ("onnx", "net.onnx", {"precision": "int8", "float_parts": "conv"}, "not 'conv'"),
-        ("onnx", "net.onnx", {"precision": "int8", "max_loss": float("nan")}, "max_loss nan: must"),
+        ("onnx", "net.onnx", {"precision": "int8", "max_loss": float("nan")}, "not nan"),
+        ("onnx", "net.onnx", {"precision": "int8", "max_loss": -1.0}, "max_loss -1: must be at le"),
     ],
 )
 def test_refused_at_once(tmp_path, to, name, options, says):
