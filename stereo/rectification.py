@@ -15,6 +15,7 @@ from torch import Tensor
 __all__ = ["PairGeometry", "check_pair", "matched_points", "measure_pair", "require_content"]
 
 _WIDEST = 1200  # pixels; larger images are reduced before keypoints are looked for
+_GLANCE, _MOST_REDUCED = 600, 4  # to decide, so many pixels are enough; at most a quarter is taken
 _FEWEST = 25  # matches below which nothing is said
 _ROWS_OFF = 1.5  # pixels: networks tolerate about one, and rectified pairs measure up to 0.31
 _SWAPPED_SHARE = 0.75
@@ -63,7 +64,8 @@ def check_pair(left: np.ndarray, right: np.ndarray, *, remedy: str = REMEDY) -> 
     Images are (H, W, 3) uint8, and the remedy is what to do where they are not rectified. There
     are no warnings where too few keypoints match to tell.
     """
-    geometry = measure_pair(left, right)
+    widest = max(_GLANCE, max(left.shape[:2]) // _MOST_REDUCED)
+    geometry = measure_pair(left, right, min(widest, _WIDEST))
     return [] if geometry is None else geometry.warnings(remedy)
 
 
@@ -81,9 +83,12 @@ def require_content(left: Tensor, right: Tensor) -> None:
         raise ValueError("left and right are the same picture: there is nothing to match")
 
 
-def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
-    """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match."""
-    first, second = matched_points(left, right)
+def measure_pair(left: np.ndarray, right: np.ndarray, widest: int = _WIDEST) -> PairGeometry | None:
+    """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match.
+
+    Keypoints are looked for in copies of which no side is longer than `widest` pixels.
+    """
+    first, second = matched_points(left, right, widest)
     if len(first) < _FEWEST:
         return None
     dx, dy = (first - second).T
@@ -104,9 +109,11 @@ def measure_pair(left: np.ndarray, right: np.ndarray) -> PairGeometry | None:
     )
 
 
-def matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def matched_points(
+    left: np.ndarray, right: np.ndarray, widest: int = _WIDEST
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
-    scale = min(1.0, _WIDEST / max(left.shape[:2]))
+    scale = min(1.0, widest / max(left.shape[:2]))
     finder = cv2.SIFT.create(nfeatures=2000, enable_precise_upscale=True)
     points, descriptors = [], []
     for image in (left, right):
@@ -125,7 +132,10 @@ def matched_points(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.
     distance = np.maximum(lengths[0][:, None] + lengths[1] - 2 * similarity, 0)
     best = distance.argmin(axis=1)
     mutual = distance.argmin(axis=0)[best] == np.arange(len(best))
-    nearest, second = np.partition(distance, 1, axis=1)[:, :2].T
+    places = np.arange(len(best)), best
+    nearest = distance[places]
+    distance[places] = np.inf
+    second = distance.min(axis=1)
     chosen = mutual & (nearest < 0.7**2 * second)
     return points[0][chosen], points[1][best[chosen]]
 

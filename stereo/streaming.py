@@ -204,8 +204,7 @@ def disparities(
     Raises:
         ValueError: a frame has another size than the first, or `min_confidence` is none.
     """
-    if min_confidence is not None and not 0 <= min_confidence <= 1:
-        raise ValueError(f"least confidence {min_confidence:g}: want 0 to 1")
+    _check_confidence(min_confidence)
     settled = settle(predictor, sequence) if settled is None else settled
     size = settled.result.image.shape
     steadied = Steadiness() if steady else None
@@ -245,6 +244,11 @@ def disparities(
     finally:
         if failed:
             report.notes.append(passed_over(failed, reason))
+
+
+def _check_confidence(least: float | None) -> None:
+    if least is not None and not 0 <= least <= 1:
+        raise ValueError(f"least confidence {least:g}: want 0 to 1")
 
 
 def _largest(predictor: StereoPredictor, frame: StereoFrame, scale: float) -> list[float]:
@@ -313,6 +317,7 @@ def stream(
         ImportError: rerun is not installed.
     """
     formats = check_forms(formats)
+    _check_confidence(min_confidence)
     if isinstance(calibration, (str, os.PathLike)):
         calibration = read_calibration(calibration)
     if rate is not None and not 0 < rate <= 1000:

@@ -607,7 +607,8 @@ def test_unknown_formats(predictor, tmp_path):
         ({"limit": 0}, "limit 0: must be at least 1"),
     ],
 )
-def test_what_is_asked_for_is_checked(predictor, tmp_path, options, message):
+def test_what_is_asked_for_is_checked(predictor, tmp_path, options, message, monkeypatch):
+    monkeypatch.setattr("vizoo.stereo.streaming.settle", None)  # before anything is matched
     with pytest.raises(ValueError, match=message):
         run(predictor, sequence(2), tmp_path, **options)
     assert not list(tmp_path.iterdir())
