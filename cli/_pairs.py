@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
@@ -36,12 +36,12 @@ def find_images(words: Iterable[str]) -> dict[str, Path]:
     return dict(zip(unique_names(images), images, strict=True))
 
 
-def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
+def find_sorted(words: Sequence[str]) -> tuple[dict[str, Path], dict[str, str]]:
     """As `find_images`, and the names of the folders that images are sorted into.
 
     A folder without images stands for the folders of images in it. Those count as sorted, and so do
     several that are named themselves, in a folder without images. A glob that nothing but folders
-    match names these.
+    match names these. Says which folders of images are left out, beside images that are taken.
 
     Returns:
         The images, and the name of its folder for each that is sorted, both by result's name.
@@ -54,6 +54,10 @@ def find_sorted(words: Iterable[str]) -> tuple[dict[str, Path], dict[str, str]]:
     count = Counter(folder.parent for folder in folders)
     into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
     homes = {name: _place(image.parent) for name, image in images.items()}
+    beside = (inner for word in words for inner in _inner(word) or _globbed(word))
+    left = {_place(path): path for path in beside if Path(path).is_dir() and images_in(Path(path))}
+    if left := [path for place, path in left.items() if place not in homes.values()]:
+        warn(f"images in these folders are passed over, name them too: {few(left)}")
     return images, {name: home.name for name, home in homes.items() if home in into}
 
 
@@ -63,18 +67,23 @@ def _place(path: str | Path) -> Path:
 
 
 def _matching_folders(word: str) -> list[str]:
-    if Path(word).exists():
-        return []
-    names = sorted(glob.glob(word, recursive=True))
+    names = _globbed(word)
     return names if all(Path(name).is_dir() for name in names) else []
+
+
+def _globbed(word: str) -> list[str]:
+    return [] if Path(word).exists() else sorted(glob.glob(word, recursive=True))
 
 
 def _folders_in(word: str) -> list[str]:
     """The folders of images in a folder that has none itself, as classifiers are trained on."""
-    folder = Path(word)
-    if not folder.is_dir() or images_in(folder):
-        return []
-    return [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and images_in(path)]
+    return [] if Path(word).is_dir() and images_in(Path(word)) else _inner(word)
+
+
+def _inner(word: str) -> list[str]:
+    """The folders of images in a folder."""
+    inner = sorted(Path(word).iterdir()) if Path(word).is_dir() else []
+    return [str(path) for path in inner if path.is_dir() and images_in(path)]
 
 
 def expand(word: str) -> list[Path]:

@@ -21,6 +21,7 @@ from vizoo.classification.detection_task import DetectionTask
 from vizoo.classification.ensemble_fit import fit_ensemble
 from vizoo.classification.image_infer import ImagePredictor
 from vizoo.classification.members import ImageMember
+from vizoo.cli._pairs import find_sorted
 from vizoo.datasets.images import GeneratedLesions, ImagePreset
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.hub.weights import save_weights
@@ -197,6 +198,19 @@ def test_folders_of_classes_that_are_named(photos, tmp_path, capsys, words, labe
     assert json.loads(told.out).get("labelled") == labelled
     left = "2 images do not count in the accuracy: moles, wart are no classes"
     assert (left in told.err) == ("photos/*" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "count"), [(["photos"], 5), (["photos/*"], 5), (["photos", "photos/mole"], 6)]
+)
+def test_folders_of_images_beside_images_are_named(photos, capsys, words, count):
+    """A stray picture among folders of classes is all that is taken."""
+    (photos / "mole").mkdir()
+    (photos / "mole0.png").rename(photos / "mole/mole0.png")
+    images, _ = find_sorted(words)
+    assert len(images) == count
+    left = "vizoo: warning: images in these folders are passed over, name them too: photos/mole\n"
+    assert capsys.readouterr().err == (left if count == 5 else "")
 
 
 def test_names_that_are_no_formula_and_in_no_font(photos, tmp_path, capsys):
