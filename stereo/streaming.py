@@ -389,7 +389,7 @@ def _remarks(report: StreamReport) -> Generator[str]:
             f"{report.beyond} of {len(report.largest)} frames that were looked at have disparities "
             f"to about {max(report.largest):.0f} px, and {report.reach:.0f} px is the largest that "
             "is seen at the scale of the first: what is nearer is wrong there; give the largest of "
-            "all (max_disparity)"
+            "all by --max-disparity (max_disparity=)"
         )
     if any(path.name.endswith("_disparity") for path in report.files) and report.highest > 256:
         yield "disparities beyond 256 px are that in 16-bit PNG, where those end"

@@ -139,6 +139,7 @@ def test_what_comes_nearer_than_the_first_frame_allows_is_said(tmp_path, largest
     if beyond:
         (note,) = report.notes
         assert note.startswith("2 of 5 frames that were looked at have disparities to about 30 px")
+        assert note.endswith("give the largest of all by --max-disparity (max_disparity=)")
     else:
         far = read_disparity(tmp_path / "mine_disparity/003.png")[0]
         assert report.notes == [] and far.median() == pytest.approx(30, abs=0.5)
