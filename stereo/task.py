@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -256,6 +257,24 @@ class DisparityWriter(BasePredictionWriter):
         super().__init__(write_interval="batch")
         self.folder = Path(folder)
         self.suffix = suffix
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse files of which one would take another's place, before any is written.
+
+        Raises:
+            ValueError: two pairs have one name, as in KITTI 2012 and KITTI 2015.
+        """
+        loaders = trainer.predict_dataloaders
+        loaders = loaders if isinstance(loaders, list) else [loaders]
+        wholes = [loader.dataset for loader in loaders]
+        sets = [one for whole in wholes for one in getattr(whole, "datasets", [whole])]
+        counts = Counter(record.name for one in sets for record in getattr(one, "records", ()))
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(
+                f"{len(twice)} names belong to several pairs, whose predictions would overwrite "
+                f"each other, first {twice[0]}: predict one set at a time, each into a folder of "
+                "its own"
+            )
 
     def write_on_batch_end(
         self,

@@ -14,7 +14,12 @@ from torch.utils.data import DataLoader
 from trainers import quiet_trainer
 
 from vizoo.__main__ import main
-from vizoo.datasets.stereo import GeneratedStereo, StereoDataModule
+from vizoo.datasets.stereo import (
+    GeneratedStereo,
+    StereoDataModule,
+    StereoDataset,
+    StereoRecord,
+)
 from vizoo.datasets.stereo.transforms import recipe
 from vizoo.nas.training import SandwichSampler, SupernetTask
 from vizoo.stereo.losses import matching_loss
@@ -163,6 +168,14 @@ def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
         disparity, _ = read_disparity(tmp_path / "found" / f"{prediction['name'][0]}.png")
         expected = prediction["disparity"][0].clamp(max=65535 / 256)
         torch.testing.assert_close(disparity, expected, rtol=0, atol=0.002)
+
+
+def test_predictions_of_one_name_are_refused_before_the_first(tmp_path):
+    record = StereoRecord("testing/000000_10", "left.png", "right.png")
+    data = StereoDataModule(predict=[StereoDataset([record])] * 2, workers=0)
+    trainer = quiet_trainer(tmp_path, callbacks=[DisparityWriter(str(tmp_path / "found"))])
+    with pytest.raises(ValueError, match=r"1 names .* overwrite .* first testing/000000_10: pred"):
+        trainer.predict(StereoTask("fadnet_plus_micro"), data)
 
 
 def test_starts_from_weights(tmp_path):
