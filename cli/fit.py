@@ -44,7 +44,8 @@ callbacks: a later config replaces the earlier one's list; write `trainer: {{cal
   (or --trainer.callbacks+=...) to add to it. The progress bar and last.ckpt always stay.
 checkpoints: --ckpt_path resumes a run, and its hyper-parameters must agree with the config; to
   start a new stage from earlier weights, give --model.init_weights FILE instead.
-seed: 0 unless --seed_everything says otherwise (true: a random one).
+seeds: 0 unless --seed_everything (weights; true: a random one) and --data.seed (order of samples,
+  augmentation, held-out share) say otherwise.
 """
 
 

@@ -539,7 +539,7 @@ def test_help_shows_examples_first(capsys, verb):
     assert main([verb, "--help"]) == 0
     said = capsys.readouterr().out
     assert f"  vizoo {verb} --config stereo/" in said[:600]
-    assert "callbacks+" in said
+    assert "callbacks+" in said and "--seed_everything" in said and "--data.seed" in said
 
 
 def test_configs_by_name(tmp_path, monkeypatch):
