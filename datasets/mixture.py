@@ -220,6 +220,11 @@ class Part(Dataset):
         return None if whole is None else [whole[index] for index in self.indices]
 
     @property
+    def keep_on(self) -> Callable:
+        """What keeps samples of the whole on a shelf, if it can; see `Kept.keep_on`."""
+        return self.dataset.keep_on
+
+    @property
     def labels(self) -> list[int]:
         """The class of every sample, if the whole says it."""
         whole = self.dataset.labels

@@ -23,6 +23,7 @@ from vizoo.datasets import shelf as module
 from vizoo.datasets.cache import SampleCache, source_name
 from vizoo.datasets.ct import CCCCII, CTPreset, write_scans
 from vizoo.datasets.images import GeneratedLesions, ImageDataModule, ImageFolders, ImagePreset
+from vizoo.datasets.mixture import split_by_seed
 from vizoo.datasets.mvs import SceneFolders, write_scene
 from vizoo.datasets.panorama import PanoramaDataset, Stanford2D3D, write_panoramas
 from vizoo.datasets.shelf import Shelf, open_shelf
@@ -307,6 +308,10 @@ def test_sets_without_a_way_to_keep_samples_say_so(tmp_path, monkeypatch):
     data = ImageDataModule(train=[lambda: GeneratedLesions(4)], cache="disk", workers=0)
     with pytest.warns(UserWarning, match="GeneratedLesions has no way to keep samples"):
         data.setup("fit")
+    train, val = split_by_seed(GeneratedStereo(3, 16, 32), 0.3)
+    StereoDataModule(train=[train], val=[val], cache="disk").setup("fit")
+    assert train[0]["name"] != val[0]["name"]
+    assert len(list((tmp_path / "samples").rglob("*.sample"))) == 2  # of parts, the whole's way
     with pytest.raises(ValueError, match="choose memory or disk"):
         ImageDataModule(cache="tape")
     with pytest.raises(ValueError, match="choose memory or disk"):
