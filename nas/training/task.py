@@ -131,6 +131,7 @@ class SupernetTask(LightningModule):
         self._subnets: list[Watched] = []
         self._current: Watched | None = None
         self._logged: _Logged | None = None
+        self._loss_logged_as: tuple[tuple[Any, ...], dict[str, Any]] = (), {"prog_bar": True}
         vars(task)["log"] = self._relay  # Lightning lets no module log but the one it was given
         for hook in _HOOKS:
             mine = getattr(type(self), hook) is not getattr(LightningModule, hook)
@@ -329,7 +330,8 @@ class SupernetTask(LightningModule):
                 yield self.distillation_weight * distance
                 continue
             loss = task.loss(outputs, batch)
-            self._relay("train/loss", loss.detach(), prog_bar=True)
+            args, arguments = self._loss_logged_as
+            self._relay("train/loss", loss.detach(), *args, **arguments)
             if self.distillation == "in_place":
                 guide = apply_to_collection(outputs, Tensor, Tensor.detach)
             yield loss if distance is None else loss + self.distillation_weight * distance
@@ -434,6 +436,9 @@ class SupernetTask(LightningModule):
             _, args, arguments = entries[-1]
             values = [value for value, *_ in entries]
             self.log(inserted(name, who), _mean(values), *args, **arguments)
+            if name == "train/loss":  # Lightning allows no other arguments later in the fit
+                same = {key: value for key, value in arguments.items() if key != "batch_size"}
+                self._loss_logged_as = args, same
 
     def _relay(self, name: str, value: Any, *args: Any, **arguments: Any) -> None:
         """`log` of the task, whose positional arguments after the value are those of Lightning."""
