@@ -157,6 +157,7 @@ def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
 
 
 @functools.lru_cache(maxsize=4096)
+@torch.inference_mode(False)  # what is kept is there for training, too
 def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
     indices = [index for start, length in where for index in range(start, start + length)]
     return torch.tensor(indices, device=device)

@@ -112,6 +112,18 @@ def test_linear_takes_the_leading_columns_of_each_part():
     assert torch.equal(found.weight, layer.weight[:3][:, [0, 1, 4, 5, 6, 7]])
 
 
+def test_many_parts_train_after_inference_mode():
+    parts = [Choice(f"part{i}", (1, 2)) for i in range(7)]
+    layer = elastic.Linear(concat(*parts), 3)
+    layer.activate({part.name: 1 for part in parts})
+    x = torch.ones(2, 7)
+    with torch.inference_mode():
+        wanted = layer(x)
+    y = layer(x)
+    y.sum().backward()
+    assert torch.equal(y, wanted) and layer.weight.grad[:, ::2].eq(2).all()
+
+
 @pytest.mark.parametrize(
     "layer, x",
     [
