@@ -94,14 +94,18 @@ def open_evaluations(
     args: argparse.Namespace, leaves: Leaves, space: SearchSpace
 ) -> tuple[Evaluations, Path]:
     """Those of an earlier run into the same folder, or none yet; and the file to keep them in."""
+    from ..nas.architecture import json_digest
+    from ..vision.configs.builtin import read_config
     from ..vision.subnets.evaluations import Evaluations
     from ..vision.subnets.leaves import weights_digest
 
     path, metric = Path(args.out) / "evaluations.json", args.metric
+    config = read_config(args.data)
     origin = {
         "supernet": args.supernet or args.tree,
         "weights": weights_digest(leaves, args.tree),  # a checkpoint keeps its name in training
         "data": args.data,
+        "config": json_digest(repr([config.get("model"), config.get("data")]))[:12],  # is edited
         "mode": mode_of(args),
         "batches": args.batches,
         "val_batches": args.val_batches,
@@ -109,7 +113,8 @@ def open_evaluations(
     if not path.exists():
         return Evaluations(space, metric, origin), path
     kept = Evaluations.load(path, space)
-    if (kept.metric, kept.origin) != (metric, origin):
+    known = {"config": origin["config"], **kept.origin}  # earlier versions did not note it
+    if (kept.metric, known) != (metric, origin):
         raise ValueError(
             f"{path}: evaluations of another search ({kept.metric}, "
             f"{', '.join(f'{k} {v}' for k, v in kept.origin.items())}); name another --out"

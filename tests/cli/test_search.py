@@ -240,10 +240,15 @@ def test_all_processes_of_a_job_find_what_one_finds(capsys, tmp_path):
     assert json.loads((tmp_path / "job/front.json").read_text())["front"] == alone
 
 
-def test_evaluations_are_of_these_weights(capsys):
+@pytest.mark.parametrize("changed", ["weights", "config"])
+def test_evaluations_are_of_these_weights_and_data(changed, capsys):
     words = ("--direct", "--population", "4", "--generations", "0")
     assert search(*words) == 0
-    save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+    if changed == "weights":
+        save_weights(create_model("toy", widths=(4, 8)), "supernet.safetensors")
+    else:
+        config = Path("toy.yaml").read_text()
+        Path("toy.yaml").write_text(config.replace("length: 4", "length: 6"))
     capsys.readouterr()
     assert search(*words) == 2
     assert "evaluations of another search (val/error, " in capsys.readouterr().err
