@@ -11,9 +11,9 @@ from functools import cache
 from ...common.files import few
 from ..space import Architecture, SearchSpace
 
-__all__ = ["Constraint", "Limits", "UnreachableError", "smallest_reachable"]
+__all__ = ["EXHAUSTIBLE", "Constraint", "Limits", "UnreachableError", "smallest_reachable"]
 
-_EXHAUSTIBLE = 1000
+EXHAUSTIBLE = 1000
 """Spaces up to this size are looked through for the smallest cost; larger ones descended."""
 
 _DESCENTS = 8
@@ -152,7 +152,7 @@ def smallest_reachable(
     best = space.smallest()
     if ask(best) <= enough:
         return best, ask(best)
-    if space.count() <= _EXHAUSTIBLE:
+    if space.count() <= EXHAUSTIBLE:
         for architecture in space.enumerate():
             if ask(architecture) < ask(best):
                 best = architecture

@@ -6,10 +6,11 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from ..space import Architecture, SearchSpace
-from .constraints import Constraint, Limits
+from .constraints import EXHAUSTIBLE, Constraint, Limits
 
 __all__ = [
     "Evaluated",
@@ -26,7 +27,7 @@ __all__ = [
 _VERSION = 1
 _DRAWS = 8
 """Candidates drawn for each child wanted, as many were seen before when a search comes to its end;
-then the parents' neighbours are looked through."""
+then the parents' neighbours are looked through, and a small space as a whole."""
 
 Scores = tuple[float, ...]
 Objective = Callable[[list[Architecture]], Sequence[float]]
@@ -195,7 +196,7 @@ def bred(
             return list(new)
     near = [neighbour for parent in parents for neighbour in space.neighbours(parent)]
     rng.shuffle(near)
-    for child in near:
+    for child in chain(near, space.enumerate() if space.count() <= EXHAUSTIBLE else ()):
         if len(new) < wanted and child not in seen and limits.satisfied(child):
             new[child] = None
     return list(new)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from search_spaces import growing, rugged, small_space
 
 from vizoo.nas.search import Constraint, each, evolve_pareto, pareto_front
 from vizoo.nas.search.evolution import _crowding_distances
+from vizoo.nas.space import Choice, SearchSpace
 
 SMALL = {"population": 50, "generations": 12}
 coordinates = st.integers(0, 5).map(float) | st.just(math.inf)
@@ -51,6 +53,18 @@ def test_the_front_of_a_small_space_is_the_exhaustive_one():
         assert result.names == ("error", "cost")
         equal += [item.scores for item in result.front] == best
     assert equal == 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_of_a_small_space_within_a_limit_is_found_in_the_end(seed):
+    rng = random.Random(seed)
+    space = SearchSpace([Choice(name, range(4)) for name in "abc"])
+    cost = {architecture: rng.random() for architecture in space.enumerate()}
+    limits = [Constraint("cost", cost.__getitem__, 0.4)]
+    settings = {"seed": seed, "population": 8, "generations": 20, "constraints": limits}
+    result = evolve_pareto(space, {"error": each(lambda a: a["a"] - a["b"])}, **settings)
+    within = {architecture for architecture, value in cost.items() if value <= 0.4}
+    assert {item.architecture for item in result.evaluated} == within
 
 
 def test_three_objectives_within_a_limit():
