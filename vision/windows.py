@@ -48,7 +48,7 @@ def moments(picture: Tensor, window: int) -> Moments:
     Take the picture's own mean off before: the difference of two large squares loses the small.
     """
     mean = box_mean(picture, window)
-    return mean, (box_mean(picture**2, window) - mean**2).clamp(min=0)
+    return mean, box_mean(picture**2, window).sub_(mean**2).clamp_(min=0)
 
 
 def correlation(first: Tensor, second: Tensor, window: int, known: Moments | None = None) -> Tensor:
@@ -63,9 +63,9 @@ def correlation(first: Tensor, second: Tensor, window: int, known: Moments | Non
         known: the first's `moments`, where they are.
     """
     (mean, variance), (other, spread) = known or moments(first, window), moments(second, window)
-    covariance = box_mean(first * second, window) - mean * other
-    deviations = (variance * spread).sqrt()
-    return torch.where(deviations > _FLAT, covariance / deviations, 0).clamp(-1, 1)
+    covariance = box_mean(first * second, window).sub_(mean * other)
+    deviations = (variance * spread).sqrt_()
+    return torch.where(deviations > _FLAT, covariance.div_(deviations), 0).clamp_(-1, 1)
 
 
 def _inside(size: int, half: int) -> Tensor:
