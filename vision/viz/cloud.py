@@ -11,6 +11,7 @@ __all__ = ["cloud_picture", "inside_picture", "points_ahead"]
 
 _BACKGROUND = (18, 20, 26)
 _OVERSAMPLE = 2  # squares are drawn at this many times the size, then averaged
+_LARGEST = 24  # side of a square, pixels
 _NOWHERE = np.float32(3e38)  # depth of a pixel that nothing was painted on
 _YAW, _PITCH = 8.0, 4.0  # degrees that the virtual camera stands to the right and above
 
@@ -144,28 +145,33 @@ def _paint(
     colours: np.ndarray,
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Paint squares, at places and in sizes of `_OVERSAMPLE`, with a depth buffer: (H, W, 3)."""
+    """Paint squares, at places and in sizes of `_OVERSAMPLE`, the nearest in front: (H, W, 3)."""
     whole, size = size, (_OVERSAMPLE * size[0], _OVERSAMPLE * size[1])
-    order = np.argsort(-depth)  # far first: of equal indices NumPy's assignment keeps the last
-    rows, columns, depth = rows[order], columns[order], depth[order]
-    colours, side = colours[order], np.clip(np.ceil(footprint[order] * 1.2), 1, 24).astype(int)
-    limit = 4 * max(size)  # far outside; keeps the conversion to integers safe
-    top = np.rint(np.clip(rows - side / 2, -limit, limit)).astype(int)
-    start = np.rint(np.clip(columns - side / 2, -limit, limit)).astype(int)
-    buffer = np.full(size[0] * size[1], _NOWHERE, dtype=np.float32)
-    picture = np.empty((size[0] * size[1], 3), dtype=np.uint8)
-    picture[:] = _BACKGROUND
-    for reach in range(side.max()):  # the squares' outer rim at this distance from their corner
-        wide = np.flatnonzero(side > reach)
+    side = np.clip(np.ceil(footprint * 1.2), 1, _LARGEST).astype(int)
+    # A margin as wide as a square takes what sticks out.
+    corners = []
+    for middle, length in zip((rows, columns), size, strict=True):
+        middle = np.clip(middle, -2 * _LARGEST, length + 2 * _LARGEST)  # safe to convert
+        corners.append(np.rint(middle - side / 2).astype(int) + _LARGEST)
+    top, start = corners
+    wide, high = size[1] + 2 * _LARGEST, size[0] + 2 * _LARGEST
+    inside = (np.minimum(top, start) >= 0) & (top < high - _LARGEST) & (start < wide - _LARGEST)
+    order = np.flatnonzero(inside)
+    order = order[np.argsort(-depth[order])]  # far first: NumPy's assignment keeps the last
+    place, side = (top * wide + start)[order], side[order]
+    owner = np.zeros(high * wide, np.int32)  # 1 + which square of that order; 0: none
+    for reach in range(side.max(initial=0)):  # squares' outer rim so far from their corner
+        member = np.flatnonzero(side > reach)
+        corner = place[member]
         rim = [(reach, d) for d in range(reach + 1)] + [(d, reach) for d in range(reach)]
         for dy, dx in rim:
-            row, column = top[wide] + dy, start[wide] + dx
-            inside = (row >= 0) & (row < size[0]) & (column >= 0) & (column < size[1])
-            member, index = wide[inside], row[inside] * size[1] + column[inside]
-            front = depth[member] < buffer[index]
-            member, index = member[front], index[front]
-            buffer[index], picture[index] = depth[member], colours[member]
-    painted, depths = picture.reshape(*size, 3), buffer.reshape(size)
+            index = corner + (dy * wide + dx)
+            front = member >= owner[index]
+            owner[index[front]] = member[front] + 1
+    margin = slice(_LARGEST, -_LARGEST)
+    owner = owner.reshape(high, wide)[margin, margin]
+    painted = np.concatenate((np.array([_BACKGROUND], np.uint8), colours[order]))[owner]
+    depths = np.append(_NOWHERE, depth[order]).astype(np.float32)[owner]
     for _ in range(2):
         painted, depths = _close_gaps(painted, depths)
     return cv2.resize(painted, whole[::-1], interpolation=cv2.INTER_AREA)
@@ -174,10 +180,12 @@ def _paint(
 def _close_gaps(picture: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Fill pixels that lie well behind most of their 5x5 neighbourhood with that surface's mean."""
     surface = cv2.medianBlur(buffer, 5)
-    gap = buffer > 1.08 * surface.astype(np.float64)
-    front = (~gap).astype(np.float32)
-    weight = cv2.boxFilter(front, -1, (5, 5), normalize=False)
-    total = cv2.boxFilter(picture * front[:, :, None], -1, (5, 5), normalize=False)
+    gap = buffer > 1.08 * surface
+    front = (~gap).astype(np.uint8)
+    weight, total = (
+        cv2.boxFilter(values, cv2.CV_32F, (5, 5), normalize=False)
+        for values in (front, picture * front[:, :, None])
+    )
     fill = gap & (weight > 0)
     picture, buffer = picture.copy(), buffer.copy()
     picture[fill] = np.rint(total[fill] / weight[fill][:, None]).astype(np.uint8)
