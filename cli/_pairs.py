@@ -55,8 +55,10 @@ def find_sorted(words: Sequence[str]) -> tuple[dict[str, Path], dict[str, str]]:
     into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
     homes = {name: _place(image.parent) for name, image in images.items()}
     beside = (inner for word in words for inner in _inner(word) or _globbed(word))
-    left = {_place(path): path for path in beside if Path(path).is_dir() and images_in(Path(path))}
-    if left := [path for place, path in left.items() if place not in homes.values()]:
+    others = {
+        _place(path): path for path in beside if Path(path).is_dir() and images_in(Path(path))
+    }
+    if left := [path for place, path in others.items() if place not in homes.values()]:
         warn(f"images in these folders are passed over, name them too: {few(left)}")
     return images, {name: home.name for name, home in homes.items() if home in into}
 

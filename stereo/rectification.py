@@ -65,7 +65,7 @@ def check_pair(left: np.ndarray, right: np.ndarray, *, remedy: str = REMEDY) -> 
     are no warnings where too few keypoints match to tell.
     """
     widest = max(_GLANCE, max(left.shape[:2]) // _MOST_REDUCED)
-    geometry = measure_pair(left, right, min(widest, _WIDEST))
+    geometry = measure_pair(left, right, widest=min(widest, _WIDEST))
     return [] if geometry is None else geometry.warnings(remedy)
 
 
@@ -83,12 +83,14 @@ def require_content(left: Tensor, right: Tensor) -> None:
         raise ValueError("left and right are the same picture: there is nothing to match")
 
 
-def measure_pair(left: np.ndarray, right: np.ndarray, widest: int = _WIDEST) -> PairGeometry | None:
+def measure_pair(
+    left: np.ndarray, right: np.ndarray, *, widest: int = _WIDEST
+) -> PairGeometry | None:
     """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match.
 
     Keypoints are looked for in copies of which no side is longer than `widest` pixels.
     """
-    first, second = matched_points(left, right, widest)
+    first, second = matched_points(left, right, widest=widest)
     if len(first) < _FEWEST:
         return None
     dx, dy = (first - second).T
@@ -110,7 +112,7 @@ def measure_pair(left: np.ndarray, right: np.ndarray, widest: int = _WIDEST) -> 
 
 
 def matched_points(
-    left: np.ndarray, right: np.ndarray, widest: int = _WIDEST
+    left: np.ndarray, right: np.ndarray, *, widest: int = _WIDEST
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return (N, 2) positions x, y in both images of keypoints that are each other's best match."""
     scale = min(1.0, widest / max(left.shape[:2]))
@@ -132,9 +134,9 @@ def matched_points(
     distance = np.maximum(lengths[0][:, None] + lengths[1] - 2 * similarity, 0)
     best = distance.argmin(axis=1)
     mutual = distance.argmin(axis=0)[best] == np.arange(len(best))
-    places = np.arange(len(best)), best
-    nearest = distance[places]
-    distance[places] = np.inf
+    matches = np.arange(len(best)), best
+    nearest = distance[matches]
+    distance[matches] = np.inf
     second = distance.min(axis=1)
     chosen = mutual & (nearest < 0.7**2 * second)
     return points[0][chosen], points[1][best[chosen]]
