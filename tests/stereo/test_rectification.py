@@ -53,6 +53,17 @@ def test_not_rectified(change):
     assert "\n" not in warning
 
 
+def test_a_glance_at_a_large_pair_measures_the_same():
+    left, right = (cv2.resize(view, (1500, 900)) for view in synthetic_pair())
+    moved = np.roll(right, 3, axis=0)
+    whole, glance = (measure_pair(left, moved, glance=glance) for glance in (False, True))
+    assert glance.row_offset == pytest.approx(whole.row_offset, abs=0.2)
+    assert glance.shift == pytest.approx(whole.shift, rel=0.15)
+    (warning,) = check_pair(left, moved)
+    assert "median vertical offset 3.0 px" in warning
+    assert check_pair(left, right) == []
+
+
 def test_places_in_a_reduced_picture_are_of_pixels_centres():
     """Those of a picture and of itself turned by half a turn add up to its last pixel."""
     noise = np.random.default_rng(0).integers(0, 256, (300, 2400, 3), dtype=np.uint8)
