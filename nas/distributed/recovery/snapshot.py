@@ -35,11 +35,14 @@ class InMemorySnapshot(Checkpoint):
     Every process keeps an equal share of parameters and optimiser state, and all that is its own:
     random states, buffers, progress, what a hook of `HookDDPStrategy` leaves out. A run that is
     started again, by `torchrun --max-restarts` for one, finds its newest snapshot by itself and
-    goes on to the same weights, bit for bit, as if it had not stopped; not so where a hook that
-    compresses has several buckets, which are others in the first step after a restart. It holds
-    within an epoch too, for the data modules of `vizoo.datasets` and others whose loaders have a
-    `state_dict`; metrics averaged over the epoch begin anew. A share that was lost with its machine
-    is rebuilt from parity, as long as each process comes back on its own machine or an empty one.
+    goes on to the same weights, as if it had not stopped: bit for bit where at most two processes
+    average plain gradients. In the first step after a restart PyTorch has them in other buckets, so
+    that with more processes, or `ACPSGD`, sums are rounded otherwise, and a hook that compresses
+    several buckets chooses other entries; not so with `find_unused_parameters`, which keeps the
+    buckets. It holds within an epoch too, for the data modules of `vizoo.datasets` and others whose
+    loaders have a `state_dict`; metrics averaged over the epoch begin anew. A share that was lost
+    with its machine is rebuilt from parity, as long as each process comes back on its own machine
+    or an empty one.
 
     A run is known by its config and number of processes, and by the job that torchrun or SLURM has
     started. At the end, and when the user stops it, its snapshots are deleted; those of a run that
