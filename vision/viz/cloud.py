@@ -159,19 +159,19 @@ def _paint(
     order = np.flatnonzero(inside)
     order = order[np.argsort(-depth[order])]  # far first: NumPy's assignment keeps the last
     place, side = (top * wide + start)[order], side[order]
-    owner = np.zeros(high * wide, np.int32)  # 1 + which square of that order; 0: none
-    for reach in range(side.max(initial=0)):  # squares' outer rim so far from their corner
-        member = np.flatnonzero(side > reach)
-        corner = place[member]
-        rim = [(reach, d) for d in range(reach + 1)] + [(d, reach) for d in range(reach)]
-        for dy, dx in rim:
-            index = corner + (dy * wide + dx)
-            front = member >= owner[index]
-            owner[index[front]] = member[front] + 1
+    exact = np.float32 if len(order) < 2**24 else np.float64
+    owner = np.zeros((high, wide), exact)  # 1 + which square of that order; 0: none
+    for length in np.unique(side):
+        member = np.flatnonzero(side == length)
+        alike = np.zeros_like(owner)
+        alike.ravel()[place[member]] = member + 1
+        # Each corner's number, and where several meet the largest, spread to the right and down.
+        square, corner = np.ones((length, length), np.uint8), (int(length) - 1,) * 2
+        np.maximum(owner, cv2.dilate(alike, square, anchor=corner), out=owner)
     margin = slice(_LARGEST, -_LARGEST)
-    owner = owner.reshape(high, wide)[margin, margin]
-    painted = np.concatenate((np.array([_BACKGROUND], np.uint8), colours[order]))[owner]
-    depths = np.append(_NOWHERE, depth[order]).astype(np.float32)[owner]
+    chosen = owner[margin, margin].astype(int)
+    painted = np.concatenate((np.array([_BACKGROUND], np.uint8), colours[order]))[chosen]
+    depths = np.append(_NOWHERE, depth[order]).astype(np.float32)[chosen]
     for _ in range(2):
         painted, depths = _close_gaps(painted, depths)
     return cv2.resize(painted, whole[::-1], interpolation=cv2.INTER_AREA)
