@@ -78,7 +78,7 @@ def write_exr(path: str | os.PathLike, values: np.ndarray) -> None:
     chunks = []
     for top in range(0, height, _ROWS[3]):
         plain = values[top : top + _ROWS[3]].tobytes()
-        packed = zlib.compress(_predict(plain))
+        packed = zlib.compress(_predict(plain), 4)  # as OpenEXR: half the time, 6 % larger
         packed = packed if len(packed) < len(plain) else plain
         chunks.append(struct.pack("<2i", top, len(packed)) + packed)
     first = len(header) + 8 * len(chunks)
