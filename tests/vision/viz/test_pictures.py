@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from vizoo.vision.viz import colour
+from vizoo.vision.viz import cloud, colour
 from vizoo.vision.viz.cloud import cloud_picture
 from vizoo.vision.viz.colour import (
     colour_range,
@@ -138,6 +138,26 @@ def test_cloud_is_dense_and_nearer_points_hide_farther_ones():
     inside = np.argwhere(picture[:, :, 0] > 200).mean(axis=0).astype(int)
     patch = picture[inside[0] - 5 : inside[0] + 5, inside[1] - 5 : inside[1] + 5]
     assert (patch[:, :, 0] > 200).all()  # no far point shines through, and no hole
+
+
+@pytest.mark.parametrize("far", [1.0, 1e4, 1e30])
+def test_each_pixel_of_a_cloud_shows_the_nearest_square(monkeypatch, far):
+    monkeypatch.setattr(cloud, "_OVERSAMPLE", 1)
+    monkeypatch.setattr(cloud, "_close_gaps", lambda *maps: maps)
+    draws = np.random.default_rng(0)
+    rows, columns = far * (draws.uniform(-1, 2, (2, 200)) * [[24], [32]]).astype(np.float32)
+    depth, sides = draws.uniform(1, 9, 200).astype(np.float32), draws.uniform(0, 24, 200)
+    colours = draws.integers(0, 256, (200, 3), dtype=np.uint8)
+    wanted = np.empty((24, 32, 3), np.uint8)
+    wanted[:] = cloud._BACKGROUND
+    for i in np.argsort(-depth):
+        side = int(np.clip(np.ceil(1.2 * sides[i]), 1, 24))
+        top, left = (float(np.rint(x[i] - side / 2)) for x in (rows, columns))
+        if max(abs(top), abs(left)) < 100:
+            low, high = max(int(top), 0), max(int(left), 0)
+            wanted[low : max(int(top) + side, 0), high : max(int(left) + side, 0)] = colours[i]
+    painted = cloud._paint(rows, columns, depth, sides, colours, (24, 32))
+    np.testing.assert_array_equal(painted, wanted)
 
 
 def test_cloud_refuses():
