@@ -101,11 +101,12 @@ def open_evaluations(
 
     path, metric = Path(args.out) / "evaluations.json", args.metric
     config = read_config(args.data)
+    about = json_digest(repr([config.get("model"), config.get("data")]))[:12]
     origin = {
         "supernet": args.supernet or args.tree,
         "weights": weights_digest(leaves, args.tree),  # a checkpoint keeps its name in training
         "data": args.data,
-        "config": json_digest(repr([config.get("model"), config.get("data")]))[:12],  # is edited
+        "config": about,  # a file keeps its name where it is edited
         "mode": mode_of(args),
         "batches": args.batches,
         "val_batches": args.val_batches,
@@ -113,10 +114,16 @@ def open_evaluations(
     if not path.exists():
         return Evaluations(space, metric, origin), path
     kept = Evaluations.load(path, space)
-    known = {"config": origin["config"], **kept.origin}  # earlier versions did not note it
-    if (kept.metric, known) != (metric, origin):
+    known = {"config": about, **kept.origin}  # earlier versions did not note it
+    if (kept.metric, {**known, "config": about}) != (metric, origin):
         raise ValueError(
             f"{path}: evaluations of another search ({kept.metric}, "
             f"{', '.join(f'{k} {v}' for k, v in kept.origin.items())}); name another --out"
         )
+    if known != origin:
+        raise ValueError(
+            f"{path}: evaluations by {args.data} before its model or data were edited; name "
+            "another --out"
+        )
+    kept.origin = origin
     return kept, path

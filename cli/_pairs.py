@@ -8,7 +8,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
@@ -54,11 +54,10 @@ def find_sorted(words: Sequence[str]) -> tuple[dict[str, Path], dict[str, str]]:
     count = Counter(folder.parent for folder in folders)
     into |= {f for f in folders if count[f.parent] > 1 and not images_in(f.parent)}
     homes = {name: _place(image.parent) for name, image in images.items()}
-    beside = (inner for word in words for inner in _inner(word) or _globbed(word))
-    others = {
-        _place(path): path for path in beside if Path(path).is_dir() and images_in(Path(path))
-    }
-    if left := [path for place, path in others.items() if place not in homes.values()]:
+    taken = {image.resolve() for image in images.values()}
+    beside = (Path(inner) for word in words for inner in _inner(word) or _globbed(word))
+    left = [str(path) for path in beside if path.is_dir() and _left_out(path, taken)]
+    if left:
         warn(f"images in these folders are passed over, name them too: {few(left)}")
     return images, {name: home.name for name, home in homes.items() if home in into}
 
@@ -66,6 +65,14 @@ def find_sorted(words: Sequence[str]) -> tuple[dict[str, Path], dict[str, str]]:
 def _place(path: str | Path) -> Path:
     """Where a path leads, by the names of links: a link may be called as a class."""
     return Path(os.path.abspath(path))
+
+
+def _left_out(folder: Path, taken: Collection[Path]) -> bool:
+    """Whether a folder has images, none of which are taken; not of results or hidden ones."""
+    if folder.name.startswith(".") or (folder / "summary.json").exists():
+        return False
+    own = images_in(folder)
+    return bool(own) and not any(Path(image).resolve() in taken for image in own)
 
 
 def _matching_folders(word: str) -> list[str]:

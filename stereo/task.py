@@ -13,8 +13,10 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from torch import Tensor
+from torch.utils.data import Subset
 
 from ..common.layers import evaluating
+from ..datasets.mixture import Part
 from ..nas.supernet import activate, search_space
 from ..nas.training.sampling import UniformSampler
 from ..vision.hub.create import load_network
@@ -243,6 +245,16 @@ class FusionTask(_DisparityTask):
             return guided.fine_guidance(left, right)
 
 
+def _names(dataset: Any) -> list[str]:
+    """Of the pairs that a set reads from files; nothing where it does not say."""
+    if hasattr(dataset, "datasets"):
+        return [name for one in dataset.datasets for name in _names(one)]
+    if isinstance(dataset, (Part, Subset)):
+        whole = _names(dataset.dataset)
+        return [whole[index] for index in dataset.indices] if whole else []
+    return [record.name for record in getattr(dataset, "records", ())]
+
+
 class DisparityWriter(BasePredictionWriter):
     """Writes each predicted disparity to `FOLDER/NAME.SUFFIX`, as soon as it is there.
 
@@ -259,21 +271,20 @@ class DisparityWriter(BasePredictionWriter):
         self.suffix = suffix
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse files of which one would take another's place, before any is written.
+        """Refuse pairs read from files of which one would take another's place.
 
         Raises:
             ValueError: two pairs have one name, as in KITTI 2012 and KITTI 2015.
         """
         loaders = trainer.predict_dataloaders
-        loaders = loaders if isinstance(loaders, list) else [loaders]
-        wholes = [loader.dataset for loader in loaders]
-        sets = [one for whole in wholes for one in getattr(whole, "datasets", [whole])]
-        counts = Counter(record.name for one in sets for record in getattr(one, "records", ()))
+        loaders = loaders if isinstance(loaders, (list, tuple)) else [loaders]
+        sets = [getattr(loader, "dataset", None) for loader in loaders]
+        counts = Counter(name for one in sets for name in _names(one))
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(
-                f"{len(twice)} names belong to several pairs, whose predictions would overwrite "
-                f"each other, first {twice[0]}: predict one set at a time, each into a folder of "
-                "its own"
+                f"several pairs are called {twice[0]} ({len(twice)} such names), and their "
+                "predictions would overwrite each other: predict one set at a time, each into a "
+                "folder of its own"
             )
 
     def write_on_batch_end(

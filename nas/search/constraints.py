@@ -14,7 +14,7 @@ from ..space import Architecture, SearchSpace
 __all__ = ["EXHAUSTIBLE", "Constraint", "Limits", "UnreachableError", "smallest_reachable"]
 
 EXHAUSTIBLE = 1000
-"""Spaces up to this size are looked through for the smallest cost; larger ones descended."""
+"""Spaces up to this size are looked through, for the smallest cost and for what no search met."""
 
 _DESCENTS = 8
 

@@ -197,7 +197,9 @@ def bred(
     near = [neighbour for parent in parents for neighbour in space.neighbours(parent)]
     rng.shuffle(near)
     for child in chain(near, space.enumerate() if space.count() <= EXHAUSTIBLE else ()):
-        if len(new) < wanted and child not in seen and limits.satisfied(child):
+        if len(new) == wanted:
+            break
+        if child not in seen and limits.satisfied(child):
             new[child] = None
     return list(new)
 

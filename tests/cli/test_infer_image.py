@@ -213,6 +213,17 @@ def test_folders_of_images_beside_images_are_named(photos, capsys, words, count)
     assert capsys.readouterr().err == (left if count == 5 else "")
 
 
+def test_folders_whose_images_are_taken_are_not_named(photos, capsys):
+    (photos / "linked").mkdir()
+    (photos / "linked/mole0.png").symlink_to(photos.resolve() / "mole0.png")
+    for other in (".thumbs", "results"):
+        (photos / other).mkdir()
+        shutil.copy(photos / "mole0.png", photos / other / "other.png")
+    (photos / "results/summary.json").write_text("{}")
+    find_sorted(["photos"])
+    assert capsys.readouterr().err == ""
+
+
 def test_names_that_are_no_formula_and_in_no_font(photos, tmp_path, capsys):
     (photos / "mole0.png").rename(photos / "a$_$\u80ba.png")
     words = ("--model", "a.safetensors", "--out", "out", "--json")

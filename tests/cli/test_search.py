@@ -240,8 +240,14 @@ def test_all_processes_of_a_job_find_what_one_finds(capsys, tmp_path):
     assert json.loads((tmp_path / "job/front.json").read_text())["front"] == alone
 
 
-@pytest.mark.parametrize("changed", ["weights", "config"])
-def test_evaluations_are_of_these_weights_and_data(changed, capsys):
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("weights", "evaluations of another search (val/error, "),
+        ("config", "evaluations by toy.yaml before its model or data were edited"),
+    ],
+)
+def test_evaluations_are_of_these_weights_and_data(changed, message, capsys):
     words = ("--direct", "--population", "4", "--generations", "0")
     assert search(*words) == 0
     if changed == "weights":
@@ -251,7 +257,7 @@ def test_evaluations_are_of_these_weights_and_data(changed, capsys):
         Path("toy.yaml").write_text(config.replace("length: 4", "length: 6"))
     capsys.readouterr()
     assert search(*words) == 2
-    assert "evaluations of another search (val/error, " in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_an_impossible_limit_costs_no_evaluation(capsys, monkeypatch):

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from trainers import quiet_trainer
 
 from vizoo.__main__ import main
+from vizoo.datasets.mixture import Part
 from vizoo.datasets.stereo import (
     GeneratedStereo,
     StereoDataModule,
@@ -170,12 +171,22 @@ def test_what_a_png_cannot_hold_is_cut_and_said(tmp_path):
         torch.testing.assert_close(disparity, expected, rtol=0, atol=0.002)
 
 
-def test_predictions_of_one_name_are_refused_before_the_first(tmp_path):
+@pytest.mark.parametrize(
+    "twice", [lambda pairs: [pairs, pairs], lambda pairs: [Part(pairs, [0, 0])]]
+)
+def test_predictions_of_one_name_are_refused_before_the_first(tmp_path, twice):
     record = StereoRecord("testing/000000_10", "left.png", "right.png")
-    data = StereoDataModule(predict=[StereoDataset([record])] * 2, workers=0)
+    data = StereoDataModule(predict=twice(StereoDataset([record])), workers=0)
     trainer = quiet_trainer(tmp_path, callbacks=[DisparityWriter(str(tmp_path / "found"))])
-    with pytest.raises(ValueError, match=r"1 names .* overwrite .* first testing/000000_10: pred"):
+    with pytest.raises(ValueError, match=r"pairs are called testing/000000_10 .* overwrite"):
         trainer.predict(StereoTask("fadnet_plus_micro"), data)
+
+
+def test_predictions_of_any_samples_are_written(tmp_path):
+    pair = {"left": torch.rand(3, 64, 64), "right": torch.rand(3, 64, 64), "name": "a"}
+    trainer = quiet_trainer(tmp_path, callbacks=[DisparityWriter(str(tmp_path / "written"))])
+    trainer.predict(StereoTask("fadnet_plus_micro"), (DataLoader([pair]),))
+    assert [path.stem for path in (tmp_path / "written").iterdir()] == ["a"]
 
 
 def test_starts_from_weights(tmp_path):
