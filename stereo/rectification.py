@@ -88,7 +88,7 @@ def measure_pair(
 ) -> PairGeometry | None:
     """Match keypoints of two images (H, W, 3) uint8 and measure; None where too few match.
 
-    A glance, at smaller copies and fewer keypoints, is enough to decide and takes a third as long.
+    A glance, at smaller copies of large images and fewer keypoints, is enough to decide.
     """
     first, second = matched_points(left, right, glance=glance)
     if len(first) < _FEWEST:

@@ -57,8 +57,8 @@ def test_a_glance_at_a_large_pair_measures_the_same():
     left, right = (cv2.resize(view, (1000, 600)) for view in synthetic_pair())
     moved = np.roll(right, 3, axis=0)
     whole, glance = (measure_pair(left, moved, glance=glance) for glance in (False, True))
-    assert glance.row_offset == pytest.approx(whole.row_offset, abs=0.2)
-    assert glance.shift == pytest.approx(whole.shift, rel=0.15)
+    assert glance.row_offset == pytest.approx(whole.row_offset, abs=0.05)
+    assert glance.shift == pytest.approx(whole.shift, rel=0.05)
     (warning,) = check_pair(left, moved)
     assert "median vertical offset 3.0 px" in warning
     assert check_pair(left, right) == []
