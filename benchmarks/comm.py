@@ -60,13 +60,13 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
         run_shaped(run, [(rank, folder, settings) for rank in range(_PROCESSES)], megabits)
 
 
-def _alone(folder: Path, models: list[str]) -> None:
+def _alone(folder: Path, options: argparse.Namespace) -> None:
     """Measure a step in this process."""
     from benchmarks._comm_rank import measure_alone
     from vizoo.nas.distributed.schedule.timing import alone
 
     with alone():
-        found = {model: measure_alone(model, 0, 10) for model in models}
+        found = {model: measure_alone(model, 0, options.alone_steps) for model in options.models}
     (folder / "alone.json").write_text(json.dumps(found))
 
 
@@ -213,7 +213,7 @@ def main() -> None:
             words = [*prefix, sys.executable, "-m", "benchmarks.comm", "--inside", str(folder)]
             subprocess.run([*words, *sys.argv[1:]], check=True)
         elif not alone.is_file():
-            _alone(folder, options.models)
+            _alone(folder, options)
         rows = _rows(folder)
         measured = json.loads(alone.read_text()) if alone.is_file() else {}
         links = _rows(folder, "links.jsonl")

@@ -74,9 +74,18 @@ def test_without_links_it_simulates(benchmark, monkeypatch, capsys):
     for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCH_CPP_LOG_LEVEL"):
         monkeypatch.setenv(name, "")  # taken back behind the test
     monkeypatch.setattr(comm, "private_network", lambda: (None, "refused"))
+    ranks = benchmark("_comm_rank")
+    measure_alone, steps = ranks.measure_alone, []
+
+    def counted(model, rank, count):
+        steps.append(count)
+        return measure_alone(model, rank, count)
+
+    monkeypatch.setattr(ranks, "measure_alone", counted)
     words = ["comm", "--models", "lcnet_075", "--alone-steps", "1", "--markdown"]
     monkeypatch.setattr(sys, "argv", words)
     comm.main()
+    assert steps == [1]
     said = capsys.readouterr().out
     assert "nothing measured: refused" in said and "ms a step among" not in said
     assert said.count("lcnet_075, SIMULATED: times as fast as plain") == 2
