@@ -156,9 +156,14 @@ def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
         first += length
 
 
+def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
+    tracing = torch.compiler.is_compiling()  # a tensor of the trace must not outlive it
+    return _listed.__wrapped__(where, device) if tracing else _listed(where, device)
+
+
 @functools.lru_cache(maxsize=4096)
 @torch.inference_mode(False)  # what is kept is there for training, too
-def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
+def _listed(where: tuple[Part, ...], device: torch.device) -> Tensor:
     indices = [index for start, length in where for index in range(start, start + length)]
     return torch.tensor(indices, device=device)
 

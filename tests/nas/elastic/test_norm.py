@@ -124,6 +124,17 @@ def test_many_parts_train_after_inference_mode():
     assert torch.equal(y, wanted) and layer.weight.grad[:, ::2].eq(2).all()
 
 
+def test_many_parts_compute_after_an_export():
+    parts = [Choice(f"stretch{i}", (1, 2)) for i in range(8)]
+    layer = elastic.Linear(concat(*parts), 3)
+    layer.activate({part.name: 1 for part in parts})
+    x = torch.ones(2, 8)
+    exported = torch.export.export(layer, (x,), strict=False).module()
+    y = layer(x)
+    assert type(y.detach()) is torch.Tensor
+    torch.testing.assert_close(exported(x), y)
+
+
 @pytest.mark.parametrize(
     "layer, x",
     [
