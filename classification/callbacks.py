@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import BasePredictionWriter
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
+from ..common.ranks import gathered
 from .reports import write_predictions
 
 __all__ = ["PredictionTable"]
@@ -38,11 +38,8 @@ class PredictionTable(BasePredictionWriter):
         """Write the table, of all processes."""
         batches = [(b["name"], b["probabilities"].tolist()) for b in predictions]
         samples = [sample for batch in batches for sample in zip(*batch, strict=True)]
-        if trainer.world_size > 1:
-            parts: list[Any] = [None] * trainer.world_size
-            torch.distributed.all_gather_object(parts, samples)
-            turns = itertools.zip_longest(*parts)  # samples are dealt out to processes in turn
-            samples = [sample for turn in turns for sample in turn if sample is not None]
+        turns = itertools.zip_longest(*gathered(samples))  # dealt out to processes in turn
+        samples = [sample for turn in turns for sample in turn if sample is not None]
         if trainer.is_global_zero:
             names, rows = zip(*samples, strict=True)
             write_predictions(self.path, predictions[0]["classes"], names, rows)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics.aggregation import MeanMetric
 
 from ..common.extras import installs
-from ..common.ranks import rank_and_size
+from ..common.ranks import gathered, rank_and_size
 from ..vision.hub.weights import check_state
 from ..vision.training import OptimisedTask, reset_metrics
 from .detectors import RULES, Detections, ImageDetector, class_scores, load_detector
@@ -194,9 +194,8 @@ def _mean_average_precision() -> Any:
 
 def _gather(metric: Any) -> None:
     """Give a metric the lists of all processes, of which some may have seen more images."""
-    parts: list[Any] = [None] * rank_and_size()[1]
-    if len(parts) > 1:
+    if rank_and_size()[1] > 1:
         mine = {name: [t.cpu() for t in tensors] for name, tensors in metric.metric_state.items()}
-        torch.distributed.all_gather_object(parts, mine)
+        parts = gathered(mine)
         for name in mine:
             setattr(metric, name, [tensor for part in parts for tensor in part[name]])

@@ -14,6 +14,7 @@ __all__ = [
     "broadcast_first",
     "check_same_subnets",
     "digest",
+    "gathered",
     "rank_and_size",
     "same_everywhere",
     "tensor_digest",
@@ -31,6 +32,15 @@ def broadcast_first(tensors: Iterable[Tensor]) -> None:
     """Give all processes the first one's tensors; every one of them has to ask."""
     for tensor in tensors:
         dist.broadcast(tensor.detach(), 0)
+
+
+def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The values of all processes, or of a group, in their order; each of them has come so far."""
+    if rank_and_size()[1] == 1:
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
+    return values
 
 
 def digest(text: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from ....common.ranks import rank_and_size
+from ....common.ranks import gathered, rank_and_size
 from .buffers import Buffers, Header, checksum
 from .parity import Parity, parity_groups
 from .payload import Shared, aligned
@@ -77,10 +77,10 @@ class SnapshotStore:
         header = Header(self._generation, step, *mine)
         if self._parity is not None:
             parity.copy_(self._parity.encode(payload, chunk))
-            members = tuple(_gathered(mine, self._parity.group))
+            members = tuple(gathered(mine, self._parity.group))
             header = Header(self._generation, step, *mine, chunk, checksum(parity), members)
         self._buffers.seal(header)
-        _gathered(None, self._group)  # before anyone overwrites the one that all have
+        gathered(None, self._group)  # before anyone overwrites the one that all have
         self._committed, self.bytes = self._generation, length + chunk
         if self._disk is not None and self._generation % self._every == 0:
             self._disk.write(payload, header)
@@ -99,7 +99,7 @@ class SnapshotStore:
         own, share = payload[: header.own], payload[header.own :]
         if self._group is None:
             return header.step, own, share, where
-        sizes = _gathered(len(share), self._group)
+        sizes = gathered(len(share), self._group)
         # Only behind the last byte of all are shares shorter than the first.
         shares = torch.empty(self.processes, sizes[0], dtype=torch.uint8)
         padded = F.pad(share, (0, sizes[0] - len(share)))
@@ -110,7 +110,7 @@ class SnapshotStore:
         """Delete all of them, once every process has come so far."""
         if self._disk is not None:
             self._disk.wait()
-        _gathered(None, self._group)
+        gathered(None, self._group)
         self._remove(others=False)
 
     def discard(self) -> None:
@@ -126,7 +126,7 @@ class SnapshotStore:
         """Bytes of parity, if all processes can take a snapshot."""
         size = length if self._parity is None else length + self._parity.size(length)
         mine = length, kinds, self._buffers.has_room(size, self._local)
-        lengths, digests, fits = zip(*_gathered(mine, self._group), strict=True)
+        lengths, digests, fits = zip(*gathered(mine, self._group), strict=True)
         if not all(fits):
             raise ValueError(
                 f"{self._buffers.folder.parent}: too small for snapshots of {size / 1e6:.1f} MB of "
@@ -142,7 +142,7 @@ class SnapshotStore:
     def _newest_of_all(self) -> tuple[Header, Tensor, str] | None:
         """This process's header and payload of it, and where they were."""
         held = self._buffers.held()
-        everyone = _gathered(set(held), self._group)
+        everyone = gathered(set(held), self._group)
         known = set().union(*everyone)
         self._generation = max(known, default=0)
         if whole := known.intersection(*everyone):
@@ -151,11 +151,11 @@ class SnapshotStore:
         for number in sorted(known, reverse=True):
             lost = {rank for rank, theirs in enumerate(everyone) if number not in theirs}
             near = set() if self._parity is None else lost & set(self._parity.ranks)
-            losses = _gathered(len(near), self._group)  # of each process's parity group
+            losses = gathered(len(near), self._group)  # of each process's parity group
             if all(losses[rank] == 1 for rank in lost):
                 self._committed = number
                 return *self._rebuilt(number, held.get(number), near), "parity"
-        on_disk = _gathered(self._disk.whole() if self._disk else [], self._group)[0]
+        on_disk = gathered(self._disk.whole() if self._disk else [], self._group)[0]
         if self._disk is None or not on_disk:
             return None
         return *self._disk.read(on_disk[-1]), str(on_disk[-1])
@@ -168,7 +168,7 @@ class SnapshotStore:
         if not lost:
             return cast("Header", header), payload
         coder = cast("Parity", self._parity)
-        known = next(filter(None, _gathered(header, coder.group)))
+        known = next(filter(None, gathered(header, coder.group)))
         index = coder.ranks.index(next(iter(lost)))
         rebuilt = coder.rebuild(index, payload, parity, known.parity)
         if rebuilt is None:
@@ -191,15 +191,6 @@ class SnapshotStore:
                 if self.rank in ranks and len(ranks) > 1:
                     mine = Parity(ranks, self.rank, group)
         return mine
-
-
-def _gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """The values of a group's processes, in their order; each of them has come so far."""
-    if group is None:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
 
 
 class _DiskSnapshots:
