@@ -57,15 +57,12 @@ def plan(
         chosen = list(space.enumerate())
         rng.shuffle(chosen)
     else:
-        chosen = list(dict.fromkeys((space.smallest(), space.largest())))
-        known = set(chosen)
-        while len(chosen) < wanted:
+        drawn = dict.fromkeys((space.smallest(), space.largest()))
+        while len(drawn) < wanted:
             # Once most of a small space is known, only uniform draws find the rest soon.
-            lean = len(chosen) % 2 and 2 * wanted < there
-            drawn = _spread_sample(space, rng) if lean else space.sample(rng)
-            if drawn not in known:
-                known.add(drawn)
-                chosen.append(drawn)
+            lean = len(drawn) % 2 and 2 * wanted < there
+            drawn[_spread_sample(space, rng) if lean else space.sample(rng)] = None
+        chosen = list(drawn)
     held_out = min(held_out, max(0, len(chosen) - 3))
     inner = [a for a in chosen if a not in (space.smallest(), space.largest())]
     left = set(rng.sample(inner, min(held_out, len(inner))))
