@@ -430,9 +430,8 @@ def Linear(
 
     Of a concatenation the leading features of each part are active.
     """
-    if isinstance(in_features, Value) or isinstance(out_features, Value):
-        return ElasticLinear(in_features, out_features, bias, device, dtype)
-    return nn.Linear(in_features, out_features, bias, device, dtype)
+    kind: Any = ElasticLinear if is_elastic((in_features, out_features)) else nn.Linear
+    return kind(in_features, out_features, bias, device, dtype)
 
 
 def _build(

@@ -176,10 +176,8 @@ def BatchNorm2d(
 
     The active entries of the one set of running statistics are used, and updated in training.
     """
-    rest = (eps, momentum, affine, track_running_stats, device, dtype)
-    if isinstance(num_features, Value):
-        return ElasticBatchNorm2d(num_features, *rest)
-    return nn.BatchNorm2d(num_features, *rest)
+    kind: Any = ElasticBatchNorm2d if isinstance(num_features, Value) else nn.BatchNorm2d
+    return kind(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
 
 def BatchNorm3d(
@@ -192,10 +190,8 @@ def BatchNorm3d(
     dtype: torch.dtype | None = None,
 ) -> nn.BatchNorm3d:
     """`nn.BatchNorm3d`, elastic where `num_features` depends on a choice; see `BatchNorm2d`."""
-    rest = (eps, momentum, affine, track_running_stats, device, dtype)
-    if isinstance(num_features, Value):
-        return ElasticBatchNorm3d(num_features, *rest)
-    return nn.BatchNorm3d(num_features, *rest)
+    kind: Any = ElasticBatchNorm3d if isinstance(num_features, Value) else nn.BatchNorm3d
+    return kind(num_features, eps, momentum, affine, track_running_stats, device, dtype)
 
 
 def GroupNorm(
@@ -211,9 +207,8 @@ def GroupNorm(
     There are `num_groups` of the largest number of channels; the width of a group stays as it is
     then, so that fewer channels, a multiple of that width, are fewer groups.
     """
-    if isinstance(num_channels, Value):
-        return ElasticGroupNorm(num_groups, num_channels, eps, affine, device, dtype)
-    return nn.GroupNorm(num_groups, num_channels, eps, affine, device, dtype)
+    kind: Any = ElasticGroupNorm if isinstance(num_channels, Value) else nn.GroupNorm
+    return kind(num_groups, num_channels, eps, affine, device, dtype)
 
 
 def LayerNorm(
@@ -225,7 +220,5 @@ def LayerNorm(
     dtype: torch.dtype | None = None,
 ) -> nn.LayerNorm:
     """`nn.LayerNorm`, elastic where the size of the last dimension depends on a choice."""
-    rest = (eps, elementwise_affine, bias, device, dtype)
-    if isinstance(normalized_shape, Value):
-        return ElasticLayerNorm(normalized_shape, *rest)
-    return nn.LayerNorm(normalized_shape, *rest)
+    kind: Any = ElasticLayerNorm if isinstance(normalized_shape, Value) else nn.LayerNorm
+    return kind(normalized_shape, eps, elementwise_affine, bias, device, dtype)
