@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .system import told_by
+
 if TYPE_CHECKING:
     import torch
 
@@ -55,7 +57,7 @@ def available_memory() -> int | None:
     free = _bytes("/proc/meminfo", "MemAvailable")
     try:
         limit, used = ((_CGROUP / name).read_text() for name in ("memory.max", "memory.current"))
-        kept = re.findall(r"^(?:in)?active_file (\d+)$", _text(_CGROUP / "memory.stat"), re.M)
+        kept = re.findall(r"^(?:in)?active_file (\d+)$", told_by(_CGROUP / "memory.stat"), re.M)
         left = int(limit) - int(used) + sum(map(int, kept))
     except (OSError, ValueError):  # no container, or "max"
         return free
@@ -112,13 +114,5 @@ def _glibc(function: str) -> Any:
 
 def _bytes(file: str, key: str) -> int | None:
     """What Linux tells in kibibytes; None elsewhere."""
-    row = next((line for line in _text(file).splitlines() if line.startswith(f"{key}:")), None)
+    row = next((line for line in told_by(file).splitlines() if line.startswith(f"{key}:")), None)
     return 1024 * int(row.split()[1]) if row else None
-
-
-def _text(file: str | Path) -> str:
-    """What a file says; nothing where there is none."""
-    try:
-        return Path(file).read_text()
-    except OSError:
-        return ""

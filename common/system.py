@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["bfloat16_instructions", "compiler", "installed_version", "missing_library"]
+__all__ = ["bfloat16_instructions", "compiler", "installed_version", "missing_library", "told_by"]
 
 _DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
@@ -51,13 +51,19 @@ def missing_library(error: Exception) -> str | None:
 
 def bfloat16_instructions() -> list[str] | None:
     """The CPU's instruction sets for bfloat16, by Linux's names; None where nobody tells."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
+    if not (text := told_by("/proc/cpuinfo")):
         return None
     match = re.search(r"^(?:flags|Features)\s*:(.*)$", text, re.MULTILINE)
     flags = set(match[1].split()) if match else set()
     return sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
+
+
+def told_by(file: str | os.PathLike[str]) -> str:
+    """What a file of the system says; nothing where there is none."""
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""
 
 
 def compiler() -> tuple[str, str | None]:
