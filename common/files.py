@@ -89,15 +89,15 @@ def make_folder(folder: Path) -> None:
         raise type(error)(f"cannot make the folder {folder}: {reason}") from error
 
 
-def existing(path: str | os.PathLike[str]) -> Path:
-    """The path of a file that is there.
+def existing(path: str | os.PathLike[str], what: str = "") -> Path:
+    """The path of a file that is there, to read something from, which the error names.
 
     Raises:
         FileNotFoundError: it is not.
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise FileNotFoundError(f"{path}: no such file{what and f' to read {what} from'}")
     return path
 
 
@@ -150,9 +150,7 @@ def read_json(
         FileNotFoundError: there is none.
         ValueError: it is not JSON, or cannot be parsed; one line with its path.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file to read {what} from")
+    path = existing(path, what)
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:

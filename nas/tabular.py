@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.files import existing
 from .space import Architecture, Choice, SearchSpace
 
 __all__ = [
@@ -135,8 +135,7 @@ def _read(
     names: Mapping[str, tuple[int, ...]],
 ) -> tuple[NDArray, dict[str, NDArray]]:
     """The codes, and of each name a figure, or as many as it says, for each network."""
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file to read a table of accuracies from")
+    existing(path, "a table of accuracies")
     try:
         with np.load(path, allow_pickle=False) as file:
             arch, *values = (file[name] for name in ("arch", *names))

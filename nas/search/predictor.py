@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ...common.files import atomic_write, check_version
+from ...common.files import atomic_write, check_version, existing
 from ..space import Architecture, SearchSpace
 
 __all__ = ["FEWEST", "Agreement", "Comparison", "Predictor", "agreement", "compare"]
@@ -297,8 +297,7 @@ def _perceptrons(inputs: int, hidden: Sequence[int], members: int, seed: int) ->
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file to read an accuracy predictor from")
+    existing(path, "an accuracy predictor")
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {}).get(_KEY, "null"))
