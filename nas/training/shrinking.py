@@ -277,13 +277,9 @@ class _StageCheckpoints(Checkpoint):
         if epoch not in task.starts or task._brief:
             return
         number = task.starts.index(epoch)
-        folders = [
-            callback.dirpath
-            for callback in trainer.checkpoint_callbacks
-            if isinstance(callback, ModelCheckpoint) and callback.dirpath
-        ]
         default = Path(trainer.log_dir or trainer.default_root_dir) / "checkpoints"
-        folder = Path(folders[0]) if folders else default
+        own = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+        folder = next((Path(c.dirpath) for c in own if c.dirpath), default)
         name = f"stage{number}_{task.stages[number - 1].name}.ckpt"
         trainer.save_checkpoint(folder / name, weights_only=False)
 
