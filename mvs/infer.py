@@ -181,10 +181,7 @@ class MVSPredictor:
         opened = iter(as_views([images[i] for i in given], [f"view {i}" for i in given]))
         views = []
         for i, image in enumerate(images):
-            if isinstance(image, (str, os.PathLike)):
-                shown: str | Tensor = os.fspath(image)
-            else:
-                shown = next(opened)
+            shown = os.fspath(image) if isinstance(image, (str, os.PathLike)) else next(opened)
             camera = intrinsics[i].detach().cpu(), extrinsics[i].detach().cpu(), depth_range
             views.append(View(str(i), shown, *camera, camera_file=f"view {i}"))
         others = [(index, 1.0) for index in range(1, len(views))]

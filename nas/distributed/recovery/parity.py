@@ -25,10 +25,8 @@ def parity_groups(processes: int, machines: int, size: int) -> list[list[int]]:
     Members are on different machines where there are several, and have the same place there. The
     ranks of a machine are one after the other, equally many on each.
     """
-    each = processes // machines
+    each = processes // machines if machines > 1 else 1  # of one machine all are in one lane
     lanes = [list(range(place, processes, each)) for place in range(each)]
-    if machines == 1:
-        lanes = [list(range(processes))]
     groups = []
     for lane in lanes:
         count = max(1, len(lane) // size)
