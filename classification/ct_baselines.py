@@ -11,11 +11,9 @@ CVPR 2017, section 2.4.1), which stands for cubes throughout: 3x3x3, and 7x7x7 i
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
-from torchvision.models import densenet121, resnet101
-from torchvision.models.video import mc3_18 as torchvision_mc3_18
 
 from ..vision.hub.registry import register_model
 from .covidnet3d import VolumeNetwork, check_volumes
@@ -88,10 +86,16 @@ def _inflated(module: nn.Module) -> nn.Module:
     return module
 
 
+def _torchvisions(name: str) -> Any:
+    from torchvision.models import get_model  # takes as long to import as PyTorch
+
+    return get_model(name, weights=None)
+
+
 @register_model(task="classification")
 def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
     """ResNet3D-101, bottlenecks 3, 4, 23, 3; 85.3 M parameters."""
-    body = resnet101(weights=None)
+    body = _torchvisions("resnet101")
     names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
     features = nn.Sequential(*(_inflated(getattr(body, name)) for name in names))
     return VolumeClassifier(features, nn.Linear(body.fc.in_features, classes))
@@ -100,7 +104,7 @@ def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
 @register_model(task="classification")
 def densenet3d_121(*, classes: int = 2) -> VolumeClassifier:
     """DenseNet3D-121; 11.3 M parameters."""
-    body = densenet121(weights=None)
+    body = _torchvisions("densenet121")
     features = nn.Sequential(_inflated(body.features), nn.ReLU())
     classifier = nn.Linear(body.classifier.in_features, classes)
     return VolumeClassifier(features, classifier, smallest=29)  # three pools of pairs after n / 4
@@ -109,7 +113,7 @@ def densenet3d_121(*, classes: int = 2) -> VolumeClassifier:
 @register_model(task="classification")
 def mc3_18(*, classes: int = 2) -> VolumeClassifier:
     """MC3-18: 3D convolutions in the first stage, 2D ones after it; 11.5 M parameters."""
-    body = torchvision_mc3_18(weights=None)
+    body = _torchvisions("mc3_18")
     names = ("stem", "layer1", "layer2", "layer3", "layer4")
     features = nn.Sequential(*(getattr(body, name) for name in names))
     return VolumeClassifier(features, nn.Linear(body.fc.in_features, classes))
