@@ -111,4 +111,5 @@ def test_a_subnet_is_exported(published, tmp_path):
     session = runtime.InferenceSession(tmp_path / "small.onnx", providers=["CPUExecutionProvider"])
     found = session.run(None, {session.get_inputs()[0].name: image.numpy()})
     for one, wanted in zip(found, tree_leaves(small(image)), strict=True):
-        torch.testing.assert_close(torch.from_numpy(one), wanted, rtol=1e-4, atol=1e-4)
+        span = float(wanted.abs().max())  # of random weights, 0.001 to 1e9
+        torch.testing.assert_close(torch.from_numpy(one), wanted, rtol=1e-4, atol=1e-5 * span)
