@@ -86,7 +86,7 @@ def _inflated(module: nn.Module) -> nn.Module:
     return module
 
 
-def _torchvisions(name: str) -> Any:
+def _untrained(name: str) -> Any:
     from torchvision.models import get_model  # takes as long to import as PyTorch
 
     return get_model(name, weights=None)
@@ -95,7 +95,7 @@ def _torchvisions(name: str) -> Any:
 @register_model(task="classification")
 def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
     """ResNet3D-101, bottlenecks 3, 4, 23, 3; 85.3 M parameters."""
-    body = _torchvisions("resnet101")
+    body = _untrained("resnet101")
     names = ("conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4")
     features = nn.Sequential(*(_inflated(getattr(body, name)) for name in names))
     return VolumeClassifier(features, nn.Linear(body.fc.in_features, classes))
@@ -104,7 +104,7 @@ def resnet3d_101(*, classes: int = 2) -> VolumeClassifier:
 @register_model(task="classification")
 def densenet3d_121(*, classes: int = 2) -> VolumeClassifier:
     """DenseNet3D-121; 11.3 M parameters."""
-    body = _torchvisions("densenet121")
+    body = _untrained("densenet121")
     features = nn.Sequential(_inflated(body.features), nn.ReLU())
     classifier = nn.Linear(body.classifier.in_features, classes)
     return VolumeClassifier(features, classifier, smallest=29)  # three pools of pairs after n / 4
@@ -113,7 +113,7 @@ def densenet3d_121(*, classes: int = 2) -> VolumeClassifier:
 @register_model(task="classification")
 def mc3_18(*, classes: int = 2) -> VolumeClassifier:
     """MC3-18: 3D convolutions in the first stage, 2D ones after it; 11.5 M parameters."""
-    body = _torchvisions("mc3_18")
+    body = _untrained("mc3_18")
     names = ("stem", "layer1", "layer2", "layer3", "layer4")
     features = nn.Sequential(*(getattr(body, name) for name in names))
     return VolumeClassifier(features, nn.Linear(body.fc.in_features, classes))

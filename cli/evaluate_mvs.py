@@ -130,10 +130,10 @@ def _truth(path: str) -> np.ndarray:
 def _matrix(path: str) -> np.ndarray:
     import numpy as np
 
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+    from ..common.files import existing
+
     try:
-        matrix = np.loadtxt(path)
+        matrix = np.loadtxt(existing(path))
     except ValueError as error:
         raise ValueError(f"{path}: not a matrix in text: {error}") from error
     if matrix.shape != (4, 4) or not np.isfinite(matrix).all():

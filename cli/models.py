@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ._work import add_size, parse_size
@@ -41,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, or the record of ``NAME.TAG``."""
+    from ..vision.hub.costs import registered_costs
     from ..vision.hub.download import fetch, find_local
     from ..vision.hub.registry import list_models, model_info, refusal
 
@@ -69,65 +66,20 @@ def run(args: argparse.Namespace) -> int:
         row = _describe_weights(model_info(args.pattern))
         print(json.dumps(row, indent=2) if args.json else _lines(row))
         return 0
-    counts = _counts(names, height, width)
-    rows = [_row(model_info(name), counts[name], (height, width)) for name in names]
+    costs = registered_costs(names, height, width)
+    rows = [_row(model_info(name), costs[name], (height, width)) for name in names]
     rows.sort(key=lambda row: (row["task"], row["macs"]))
     print(json.dumps(rows, indent=2) if args.json else _table(rows, f"{height}x{width}"))
     return 0
 
 
-def _counts(names: Sequence[str], height: int, width: int) -> dict[str, list[int]]:
-    """Parameters and multiply-adds of networks, counted once for these sources and this size."""
-    from ..common.files import read_json, write_json
-    from ..common.progress import progress_bar
-
-    counts: dict[str, list[int]] = {}
-    with suppress(OSError, ValueError):
-        counts = read_json(_kept(height, width), "counts of networks")
-    with progress_bar("networks") as tell:
-        missing = [name for name in names if name not in counts]
-        for number, name in enumerate(missing, 1):
-            counts[name] = _counted(name, height, width)
-            tell(number, len(missing))
-    if missing:
-        with suppress(OSError):
-            write_json(_kept(height, width), counts)
-    return counts
-
-
-def _kept(height: int, width: int) -> Path:
-    """Where counts are kept; the name comes of all that they depend on."""
-    from ..vision.hub.download import cache_folder
-
-    libraries = [version(name) for name in ("torch", "torchvision", "timm")]
-    digest = hashlib.sha256(repr((height, width, *libraries)).encode())
-    for room in sorted(Path(__file__).parent.parent.glob("*/__init__.py")):
-        for file in sorted(room.parent.rglob("*.py")):
-            digest.update(file.read_bytes())
-    return cache_folder().with_name("models") / f"{digest.hexdigest()[:16]}.json"
-
-
-def _counted(name: str, height: int, width: int) -> list[int]:
-    """Nothing is computed or allocated: the network is built on the meta device."""
-    import torch
-
-    from ..common.counts import count
-    from ..vision.hub.create import create_model
-    from ..vision.inputs import example_inputs
-
-    with torch.device("meta"):
-        net = create_model(name)
-    costs = count(net, *example_inputs(net, height, width, device="meta"))
-    return [costs.parameters, costs.macs]
-
-
-def _row(info: ModelEntry, counts: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
-    """What is known of a network; counts are parameters, and multiply-adds at that size."""
+def _row(info: ModelEntry, costs: Sequence[int], size: Sequence[int]) -> dict[str, Any]:
+    """What is known of a network; costs are parameters, and multiply-adds at that size."""
     return {
         "name": info.name,
         "task": info.task,
-        "parameters": counts[0],
-        "macs": counts[1],
+        "parameters": costs[0],
+        "macs": costs[1],
         "size": [*size],
         "arguments": list(info.arguments),
         "weights": [_describe_weights(replace(info, tag=tag)) for tag in info.weights],

@@ -90,7 +90,11 @@ def make_folder(folder: Path) -> None:
 
 
 def existing(path: str | os.PathLike[str], what: str = "") -> Path:
-    """The path of a file that is there, to read something from, which the error names.
+    """The path of a file that is there.
+
+    Args:
+        path: the file.
+        what: what was to be read from it, for the error: "a table of accuracies".
 
     Raises:
         FileNotFoundError: it is not.

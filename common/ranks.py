@@ -35,7 +35,10 @@ def broadcast_first(tensors: Iterable[Tensor]) -> None:
 
 
 def gathered(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """The values of all processes, or of a group, in their order; each of them has come so far."""
+    """The values of all processes, or of a group, in their order.
+
+    All of them have to call it, and none goes on before all have.
+    """
     if rank_and_size()[1] == 1:
         return [value]
     values: list[Any] = [None] * dist.get_world_size(group)

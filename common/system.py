@@ -1,15 +1,24 @@
-"""What the machine brings: our version, bfloat16, a C++ compiler, libraries that wheels load."""
+"""What the machine brings: versions, sources, bfloat16, a C++ compiler, libraries of wheels."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["bfloat16_instructions", "compiler", "installed_version", "missing_library", "told_by"]
+__all__ = [
+    "bfloat16_instructions",
+    "compiler",
+    "installed_version",
+    "missing_library",
+    "source_digest",
+    "told_by",
+]
 
 _DEBIAN = {
     "libusb-1.0.so.0": "libusb-1.0-0",
@@ -23,10 +32,10 @@ _DEBIAN = {
 """System library to the Debian package that has it; scripts/system-libraries.sh installs them."""
 
 
-def installed_version() -> str:
-    """Version of this package, `0+uninstalled` where it runs from a folder."""
+def installed_version(package: str = "vizoo") -> str:
+    """Version of a package, `0+uninstalled` where it runs from a folder."""
     try:
-        return version("vizoo")
+        return version(package)
     except PackageNotFoundError:
         return "0+uninstalled"
 
@@ -64,6 +73,15 @@ def told_by(file: str | os.PathLike[str]) -> str:
         return Path(file).read_text()
     except OSError:
         return ""
+
+
+@cache
+def source_digest(folder: Path, pattern: str = "*.py") -> str:
+    """Of the sources in a folder: a hexadecimal number; computed once in a process."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob(pattern)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def compiler() -> tuple[str, str | None]:

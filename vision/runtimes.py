@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from ..common.files import read_json, write_json
 from ..common.progress import quiet
-from ..common.system import installed_version
+from ..common.system import installed_version, source_digest
 from ..common.timing import measure_in_turns
 from ..nas.efficiency.provenance import device_name
 from ..nas.supernet import architecture_of
@@ -332,7 +332,7 @@ def _calling(net: nn.Module, method: str) -> nn.Module:
 def _file(net: nn.Module, key: str, suffix: str) -> Path:
     """Where something of a network is kept; the name comes of all that it depends on."""
     kinds = {*type(net).__mro__[:-1], *(type(part) for part in net.modules())}
-    sources = sorted({*map(_source, kinds), *map(_folder, _CALLED)})
+    sources = sorted({*map(_source, kinds), *map(source_digest, _CALLED)})
     facts = (fingerprint(net), key, torch.__version__, installed_version(), *sources)
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     name = architecture_of(net).get("name", type(net).__name__)
@@ -348,18 +348,9 @@ def _source(kind: type) -> str:
     try:
         file = Path(inspect.getfile(kind))
         own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return _folder(file.parent) if own else file.read_text(encoding="utf-8")
+        return source_digest(file.parent) if own else file.read_text(encoding="utf-8")
     except (TypeError, OSError):
         return secrets.token_hex()
-
-
-@cache
-def _folder(path: Path) -> str:
-    """Of the sources that lie in a folder itself: a hexadecimal number."""
-    digest = hashlib.sha256()
-    for file in sorted(path.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()
 
 
 @cache

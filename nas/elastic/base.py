@@ -157,7 +157,8 @@ def put(tensor: Tensor, where: tuple[Part, ...], values: Tensor) -> None:
 
 
 def _indices(where: tuple[Part, ...], device: torch.device) -> Tensor:
-    tracing = torch.compiler.is_compiling()  # a tensor of the trace must not outlive it
+    # A tensor of a trace must not outlive it.
+    tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()
     return _listed.__wrapped__(where, device) if tracing else _listed(where, device)
 
 

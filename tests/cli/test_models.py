@@ -9,7 +9,6 @@ import pytest
 from loopback import Plain, serving
 
 from vizoo.__main__ import main
-from vizoo.cli import models
 from vizoo.vision.hub import registry
 from vizoo.vision.hub.record import WeightsRecord
 
@@ -48,29 +47,6 @@ def test_table(capsys):
     assert main(["models", "fadnet_plus_micro"]) == 0
     said = capsys.readouterr().out
     assert "fadnet_plus_micro" in said and "499,226" in said and "0.75" in said
-
-
-def test_networks_are_counted_once(capsys, monkeypatch, home):
-    def listed(*words):
-        assert main(["models", *words, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    counted, count = [], models._counted
-    monkeypatch.setattr(models, "_counted", lambda *of: (counted.append(of[0]), count(*of))[1])
-    rows = listed("fadnet_plus_mi*")
-    assert listed("fadnet_plus_mi*") == rows and counted == ["fadnet_plus_micro"]
-    listed("spheredepth_tiny")
-    assert counted == ["fadnet_plus_micro", "spheredepth_tiny"]
-    assert listed("fadnet_plus_mi*", "--size", "64x128")[0]["macs"] < rows[0]["macs"]
-    (kept,) = (file for file in home.rglob("*.json") if "spheredepth" in file.read_text())
-    kept.write_text("{")  # damaged
-    assert listed("fadnet_plus_mi*") == rows
-
-
-def test_counts_need_no_folder_to_be_kept_in(capsys, home):
-    home.write_text("a file")
-    assert main(["models", "fadnet_plus_micro"]) == 0
-    assert "499,226" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,8 @@ assert main(["doctor"]) == 0
 sys.exit(main({words}))
 """
     command = [sys.executable, "-c", f"HIDDEN = {OF_EXTRAS + CUDA!r}\n{ABSENT}{code}"]
-    return folder, subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    env = {**os.environ, "VIZOO_HOME": str(folder / "home")}
+    return folder, subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
 
 
 def test_every_module_is_imported_without_extras(bare):

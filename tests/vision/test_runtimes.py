@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from vizoo.common.files import write_json
+from vizoo.common.system import source_digest
 from vizoo.stereo import disparity_fusion
 from vizoo.vision import ops, runtimes
 from vizoo.vision.hub._http import CacheError
@@ -163,7 +164,7 @@ def test_other_weights_are_another_file(known):
 def test_what_forwards_call_and_the_runtime_are_in_the_name_of_a_file(net, tmp_path, monkeypatch):
     assert Path(ops.__file__).parent in runtimes._CALLED
     stereo = Path(disparity_fusion.__file__).parent
-    assert runtimes._source(disparity_fusion.DisparityFusion) == runtimes._folder(stereo)
+    assert runtimes._source(disparity_fusion.DisparityFusion) == source_digest(stereo)
     names = set()
     for text in ("x + 1", "x + 2", "x + 2"):
         folder = tmp_path / text
