@@ -125,6 +125,15 @@ def test_many_parts_train_after_inference_mode():
     assert torch.equal(y, wanted) and layer.weight.grad[:, ::2].eq(2).all()
 
 
+def test_many_parts_are_traced():
+    base._listed.cache_clear()
+    parts = [Choice(f"piece{i}", (1, 2)) for i in range(9)]
+    layer = elastic.Linear(concat(*parts), 3)
+    layer.activate({part.name: 1 for part in parts})
+    x = torch.ones(2, 9)
+    torch.testing.assert_close(torch.jit.trace(layer, x)(x), layer(x))
+
+
 def test_many_parts_compute_after_an_export():
     base._listed.cache_clear()
     parts = [Choice(f"stretch{i}", (1, 2)) for i in range(8)]

@@ -56,6 +56,7 @@ def test_a_change_of_any_source_is_seen(tmp_path, monkeypatch):
         (room / "inner").mkdir(parents=True)
         (room / "__init__.py").touch()
         (room / "inner" / "net.py").write_text(text)
+        (room / ".#net.py").symlink_to("nowhere")  # an editor's lock
         monkeypatch.setattr(costs, "_ROOT", room.parent)
         known.add(tuple(costs._sources()))
     assert len(known) == 2
