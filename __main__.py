@@ -177,7 +177,7 @@ COMMANDS: dict[str, Command | dict[str, Command]] = {
     ),
     "world": Command(
         "cli.world",
-        "write generated rooms, streets and table tops as stereo pairs, views or panoramas",
+        "write generated rooms, homes, streets and table tops as stereo pairs, views or panoramas",
         "vizoo world out/pairs --count 20",
         "vizoo world out/views --camera views --place room --views 12 --layout colmap",
         "vizoo world out/panoramas --camera panorama --place room --textures my/photographs",

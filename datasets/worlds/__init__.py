@@ -1,1 +1,1 @@
-"""Generated worlds: rooms, streets, tables with exact geometry, seen by any camera."""
+"""Generated worlds: rooms, homes, streets, tables with exact geometry, seen by any camera."""

@@ -1,4 +1,4 @@
-"""Places: a furnished room, a street, a table top; and things that float in any of them."""
+"""Places: a furnished room, a home of several, a street, a table top; and what floats in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..files import check_choice
 from . import furniture
 from .furniture import Parts
 from .materials import draw_material
-from .shapes import Shape, box, boxes, sheet, tube
+from .shapes import Shape, box, boxes, join, sheet, tube
 from .stock import Stock
 from .world import Light, Sky, Thing, World
 
@@ -33,6 +33,15 @@ class Place(NamedTuple):
     eye: np.ndarray  #: (3,), of the observer, metres
     gaze: np.ndarray  #: (3,), unit length, where there is most to see
     room: np.ndarray  #: (2, 3), corners of the box in which one may stand, things left aside
+
+
+class _Opening(NamedTuple):
+    """A hole in a wall, metres."""
+
+    first: float  #: along the wall, where it begins
+    last: float  #: where it ends
+    sill: float  #: its lower edge, above the floor
+    top: float  #: its upper edge
 
 
 class _Builder:
@@ -113,23 +122,7 @@ def _room(build: _Builder, floating: int) -> Place:
     _wall_things(build, width, depth, height)
     eye = np.array([draws.uniform(-0.3, 0.3) * width, draws.uniform(0.6, 1.9), -0.42 * depth])
     taken = [(eye[0], eye[2], 0.5)]
-    for _ in range(6 + int(draws.uniform(0, 10))):
-        parts = build.thing(furniture.FURNITURE, 0.4, 1.8)
-        turn = math.pi / 2 * int(draws.uniform(0, 4))
-        turn += draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
-        reach = _reach(parts)
-        place = _free(draws, taken, width / 2 - reach * 0.8, depth / 2 - reach * 0.8, reach)
-        if place is None:
-            continue
-        build.put(parts, (place[0], 0, place[1]), turn)
-        top = parts[0][0].points[..., 1].max()
-        if _is_level(parts[0][0]) and draws.uniform() < 0.8:
-            _clutter(build, (place[0], top, place[1]), 0.5 * reach, 1 + int(draws.uniform(0, 5)))
-    for _ in range(int(draws.uniform(0, 6))):
-        small = build.thing(furniture.SMALL, 0.1, 0.5)
-        place = _free(draws, taken, width / 2 - 0.2, depth / 2 - 0.2, 0.15)
-        if place is not None:
-            build.put(small, (place[0], 0, place[1]), draws.uniform(0, 6.28))
+    _furnish(build, width, depth, taken, 6 + int(draws.uniform(0, 10)))
     _cables(build, width, depth, height)
     aim = np.array([draws.uniform(-0.3, 0.3) * width, draws.uniform(0.3, 1.6), 0.4 * depth])
     gaze = _unit(aim - eye)
@@ -142,6 +135,52 @@ def _room(build: _Builder, floating: int) -> Place:
     sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.3, 1.0)
     room = np.array([[-0.4 * width, 0.5, -0.4 * depth], [0.4 * width, 1.9, 0.4 * depth]])
     return build.place(eye, gaze, room, sky, (0.2, 0.55), (-0.08, 0.12))
+
+
+def _home(build: _Builder, floating: int) -> Place:
+    """Rooms side by side: through doors and wider openings one sees into others and outdoors."""
+    draws = build.draws
+    width, depth, height = draws.uniform(4, 15), draws.uniform(4, 12), draws.uniform(2.3, 3.3)
+    high = np.array([width, depth]) / 2
+    bounds = np.stack([-high, high])
+    rooms, inner = _divided(draws, bounds)
+    corners = [bounds[[i, j], [0, 1]] for i, j in ((0, 0), (1, 0), (1, 1), (0, 1))]
+    kind, thick = "plain" if draws.uniform() < 0.7 else "any", draws.uniform(0.08, 0.25)
+    for start, end in inner:
+        _wall(build, start, end, height, thick, kind, outer=False)
+    for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
+        _wall(build, start, end, height, thick, kind, outer=True)
+    for room in [bounds] if draws.uniform() < 0.4 else rooms:
+        middle, (across, along) = room.mean(axis=0), room[1] - room[0]
+        ceiling = height - (draws.uniform(0.1, 0.4) if draws.uniform() < 0.2 else 0.0)
+        floor, above = _walls(across, along, ceiling)[:2]
+        for surface, plain in ((floor, 0.4), (above, 0.8)):
+            chosen = "plain" if draws.uniform() < plain else "any"
+            build.put([(sheet(surface), chosen)], (middle[0], 0, middle[1]))
+    own = max((build.pick(rooms) for _ in range(2)), key=lambda room: (room[1] - room[0]).prod())
+    middle, size = own.mean(axis=0), own[1] - own[0]
+    # From near a corner to the one across: walls are near everywhere else.
+    aside = np.where(draws.uniforms(2) < 0.5, -1, 1) * (0.35 + 0.3 * draws.uniforms(2))
+    spot, aim = (middle + side * aside * (size - 0.8) / 1.3 for side in (1, -1))
+    top = min(2.2, height - 0.5)
+    eye = np.array([spot[0], draws.uniform(0.5, top), spot[1]])
+    gaze = _unit(np.array([aim[0], draws.uniform(0.3, 1.6), aim[1]]) - eye)
+    for room in rooms:
+        middle, (across, along) = room.mean(axis=0), room[1] - room[0]
+        taken = [(*(spot - middle), 0.5)]
+        count = min(12, int(draws.uniform(0, 0.6) * across * along))
+        _furnish(build, across, along, taken, count, middle)
+        if draws.uniform() < 0.6 or len(build.lights) == 0:
+            at = middle + (draws.uniforms(2) - 0.5) * 0.6 * (across, along)
+            power = draws.uniform(1.5, 5.0)
+            place = np.array([at[0], height - 0.5, at[1]])
+            build.lights.append(Light(place, power * _tone(draws), False))
+    if draws.uniform() < 0.35:
+        build.lights.append(_sun(draws))
+    _float(build, eye, gaze, floating, (0.8, 0.8 * max(width, depth)))
+    sky = np.array([[0.8, 0.85, 0.9], [0.5, 0.65, 0.9]]) * draws.uniform(0.5, 1.5)
+    stand = np.array([[0.3 - high[0], 0.5, 0.3 - high[1]], [high[0] - 0.3, top, high[1] - 0.3]])
+    return build.place(eye, gaze, stand, sky, (0.2, 0.55), (-0.08, 0.12))
 
 
 def _street(build: _Builder, floating: int) -> Place:
@@ -176,10 +215,7 @@ def _street(build: _Builder, floating: int) -> Place:
     eye = np.array([draws.uniform(-0.4, 0.4) * road, draws.uniform(1.0, 2.2), 0.0])
     gaze = _unit(np.array([draws.uniform(-0.25, 0.25), draws.uniform(-0.1, 0.08), 1.0]))
     _float(build, eye, gaze, floating, (2.0, 20.0))
-    rise = draws.uniform(0.3, 1.2)
-    turn = draws.uniform(0, 6.28)
-    sun = _unit(np.array([math.cos(turn), math.tan(rise), math.sin(turn)]))
-    build.lights.append(Light(sun, draws.uniform(0.5, 1.3) * np.array([1.0, 0.96, 0.88]), True))
+    build.lights.append(_sun(draws))
     sky = np.array([[0.85, 0.9, 0.95], [0.35, 0.55, 0.9]]) * draws.uniform(0.6, 1.0)
     room = np.array([[-0.4 * road, 1.0, 0.0], [0.4 * road, 2.2, 20.0]])
     return build.place(eye, gaze, room, sky, (0.25, 0.5), (-0.1, 0.05))
@@ -208,6 +244,7 @@ def _table_top(build: _Builder, floating: int) -> Place:
 
 LAYOUTS: dict[str, Callable[[_Builder, int], Place]] = {
     "room": _room,
+    "home": _home,
     "street": _street,
     "table": _table_top,
 }
@@ -250,6 +287,127 @@ def _wall_things(build: _Builder, width: float, depth: float, height: float) -> 
                     build.put(furniture.hanging(draws, wide, tall), sill + inward * 0.1, turn)
             else:
                 build.put([(box(0.9, 2.0, 0.04), "any")], at, turn)
+
+
+def _furnish(
+    build: _Builder,
+    width: float,
+    depth: float,
+    taken: list[tuple[float, float, float]],
+    count: int,
+    middle: Sequence[float] = (0.0, 0.0),
+) -> None:
+    """Stand things in a room about a place (x, z), where nothing is taken yet, as seen from it."""
+    draws = build.draws
+    for _ in range(count):
+        parts = build.thing(furniture.FURNITURE, 0.4, 1.8)
+        turn = math.pi / 2 * int(draws.uniform(0, 4))
+        turn += draws.uniform(-0.4, 0.4) if draws.uniform() < 0.5 else 0.0
+        reach = _reach(parts)
+        place = _free(draws, taken, width / 2 - reach * 0.8, depth / 2 - reach * 0.8, reach)
+        if place is None:
+            continue
+        at = middle[0] + place[0], middle[1] + place[1]
+        build.put(parts, (at[0], 0, at[1]), turn)
+        top = parts[0][0].points[..., 1].max()
+        if _is_level(parts[0][0]) and draws.uniform() < 0.8:
+            _clutter(build, (at[0], top, at[1]), 0.5 * reach, 1 + int(draws.uniform(0, 5)))
+    for _ in range(int(draws.uniform(0, 6))):
+        small = build.thing(furniture.SMALL, 0.1, 0.5)
+        place = _free(draws, taken, width / 2 - 0.2, depth / 2 - 0.2, 0.15)
+        if place is not None:
+            at = middle[0] + place[0], middle[1] + place[1]
+            build.put(small, (at[0], 0, at[1]), draws.uniform(0, 6.28))
+
+
+def _divided(
+    draws: Draws, room: np.ndarray
+) -> tuple[list[np.ndarray], list[tuple[np.ndarray, np.ndarray]]]:
+    """Rooms (2, 2), least and greatest x and z, within one, and the ends of walls between them."""
+    low, high = room
+    axis = int((high - low).argmax())
+    length = float(high[axis] - low[axis])
+    if length < 4 or (length < 8 and draws.uniform() < 0.4):
+        return [room], []
+    first, second, start, end = room.copy(), room.copy(), low.copy(), high.copy()
+    first[1, axis] = second[0, axis] = start[axis] = end[axis] = (
+        low[axis] + draws.uniform(0.35, 0.65) * length
+    )
+    (rooms, walls), (others, more) = _divided(draws, first), _divided(draws, second)
+    return rooms + others, [(start, end), *walls, *more]
+
+
+def _wall(
+    build: _Builder,
+    start: np.ndarray,
+    end: np.ndarray,
+    height: float,
+    thick: float,
+    kind: str,
+    *,
+    outer: bool,
+) -> None:
+    """A wall between two places (x, z), with its openings and what is in them and beside them."""
+    draws, length = build.draws, math.dist(start, end)
+    along = (end - start) / length
+    turn = math.atan2(-along[1], along[0])
+
+    def put(parts: Parts, place: float, up: float, out: float = 0.0, turned: float = 0.0) -> None:
+        x, z = start + place * along + out * np.array([-along[1], along[0]])
+        build.put(parts, (x, up, z), turn + turned)
+
+    openings = _openings(draws, length, height, outer)
+    solid, pieces, edge = [], [], 0.0
+    for first, last, sill, top in [*openings, (length, length, 0.0, height)]:
+        solid.append((edge, first))
+        pieces += [(edge, first, 0.0, height), (first, last, 0.0, sill), (first, last, top, height)]
+        edge = last
+    kept = [p for p in pieces if p[1] - p[0] > 1e-3 and p[3] - p[2] > 1e-3]
+    first, last, low, high = np.array(kept).T
+    sizes = np.stack([last - first, high - low, np.full_like(low, thick)], axis=1)
+    at = np.stack([(first + last) / 2, low, np.zeros_like(low)], axis=1)
+    put([(boxes(sizes, at), kind)], 0.0, 0.0)
+    for first, last, sill, top in openings:
+        wide, tall, middle = last - first, top - sill, (first + last) / 2
+        if draws.uniform() < 0.6:
+            posts = [box(0.07, tall, thick + 0.03).moved((x * wide / 2, 0, 0)) for x in (-1, 1)]
+            put([(join(posts), "plain")], middle, sill)
+        if outer:
+            if draws.uniform() < 0.4:
+                put([(box(wide, tall, 0.01), "glass")], middle, sill)
+            if draws.uniform() < 0.4:
+                side = math.pi * int(draws.uniform(0, 2))
+                put(furniture.hanging(draws, wide, tall), middle, sill, 0.1 + thick / 2, side)
+        elif wide < 1.1 and draws.uniform() < 0.5:
+            leaf = box(wide, tall, 0.04).moved((wide / 2, 0, 0))
+            swung = draws.uniform(-1.7, 1.7) if draws.uniform() < 0.7 else 0.0
+            put([(leaf, "any")], first, sill, 0.0, swung)
+    for first, last in solid:
+        for out, turned in ((-1, 0.0), (1, math.pi)):
+            if last - first > 1.3 and draws.uniform() < 0.35:
+                place = draws.uniform(first + 0.65, last - 0.65)
+                hung = out * (thick / 2 + 0.01)
+                put(furniture.picture(draws), place, draws.uniform(1.0, 1.6), hung, turned)
+
+
+def _openings(draws: Draws, length: float, height: float, outer: bool) -> list[_Opening]:
+    """Windows, doors and wide passages of a wall, in order."""
+    openings: list[_Opening] = []
+    place = draws.uniform(0.2, 0.5 * length)
+    while True:
+        sill, top = 0.0, min(draws.uniform(1.95, 2.3), height)
+        if outer:
+            wide, gap = draws.uniform(0.7, 3.0), draws.uniform(0.5, 5.0)
+            sill = draws.uniform(0.4, 1.1) if draws.uniform() < 0.7 else 0.0
+        elif draws.uniform() < 0.55:
+            wide, gap = draws.uniform(0.7, 1.0), draws.uniform(0.8, 5.0)
+        else:
+            wide, gap = draws.uniform(1.2, 4.0), draws.uniform(0.8, 5.0)
+            top = height if draws.uniform() < 0.5 else top
+        if place + wide > length - 0.1:
+            return openings
+        openings.append(_Opening(place, place + wide, sill, top))
+        place += wide + gap
 
 
 def _facade(build: _Builder, side: int, across: float, place: float, wide: float) -> None:
@@ -329,6 +487,12 @@ def _is_level(shape: Shape) -> bool:
     points = shape.points.reshape(-1, 3)
     high = points[points[:, 1] > points[:, 1].max() - 1e-6]
     return len(shape.points) == 12 and bool((np.ptp(high[:, [0, 2]], axis=0) > 0.35).all())
+
+
+def _sun(draws: Draws) -> Light:
+    rise, turn = draws.uniform(0.3, 1.2), draws.uniform(0, 6.28)
+    way = _unit(np.array([math.cos(turn), math.tan(rise), math.sin(turn)]))
+    return Light(way, draws.uniform(0.5, 1.3) * np.array([1.0, 0.96, 0.88]), True)
 
 
 def _tone(draws: Draws) -> np.ndarray:

@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 
 from vizoo.datasets.worlds.stereo import WorldStereo
 
-figure, axes = plt.subplots(3, 4, figsize=(10, 4.6), layout="constrained")
-for row, layout in zip(axes, ("room", "table", "street"), strict=True):
+figure, axes = plt.subplots(4, 4, figsize=(10, 6.1), layout="constrained")
+for row, layout in zip(axes, ("room", "home", "table", "street"), strict=True):
     worlds = WorldStereo(2, 192, 320, seed=11, layouts=(layout,), max_disparity=96)
     for number in range(2):
         pair = worlds[number]

@@ -14,7 +14,7 @@ from PIL import Image
 pytest.importorskip("open3d")
 
 from vizoo.datasets.draws import Draws
-from vizoo.datasets.worlds import furniture, shapes
+from vizoo.datasets.worlds import furniture, layouts, shapes
 from vizoo.datasets.worlds.cameras import Pinhole, frame, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
 from vizoo.datasets.worlds.materials import Material, draw_material, files_of, texture_bank
@@ -331,6 +331,44 @@ def test_every_layout_has_much_to_see():
             assert view.distance.isfinite().float().mean() > 0.5
     with pytest.raises(ValueError, match="garden"):
         build_place("garden", Draws(0), stock())
+
+
+def test_rooms_of_a_home_fill_it_and_walls_stand_between_them():
+    for seed in range(8):
+        bounds = np.array([[-7.0, -5.0], [7.0, 5.0]])
+        rooms, walls = layouts._divided(Draws("rooms", seed), bounds)
+        assert len(walls) == len(rooms) - 1 > 0
+        sizes = np.array([room[1] - room[0] for room in rooms])
+        assert sizes.min() > 1.2 and sizes.prod(axis=1).sum() == pytest.approx(14 * 10)
+        for start, end in walls:
+            (axis,) = np.flatnonzero(start == end)
+            for edge in (0, 1):  # some room ends there, and some begins
+                assert any(room[edge, axis] == start[axis] for room in rooms)
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_one_sees_through_a_wall_where_it_is_open(outer):
+    """Straight at the wall, which is the first thing built, between frames and what hangs there."""
+    open_ones = 0
+    for seed in range(6):
+        start, end, height = np.array([-4.0, 3.0]), np.array([4.0, 3.0]), 2.6
+        openings = layouts._openings(Draws("wall", seed), 8.0, height, outer)
+        build = layouts._Builder(Draws("wall", seed), stock())
+        layouts._wall(build, start, end, height, 0.2, "plain", outer=outer)
+        wall = World(build.things[:1], [], np.ones(3), Sky(np.ones(3), np.ones(3)), texture_bank())
+        along, up = (part.ravel() for part in np.meshgrid(np.arange(0.1, 8, 0.1), [0.2, 1.5, 2.5]))
+        origins = torch.tensor(np.stack([along - 4, up, 0 * up]), dtype=torch.float32)
+        distance = wall.cast(origins, torch.tensor([[0.0], [0], [1]]).expand_as(origins)).distance
+        edges = np.array([edge for opening in openings for edge in opening[:2]])
+        apart = np.abs(along[:, None] - edges).min(axis=1, initial=1.0) > 0.01
+        is_open = np.array(
+            [any(a < x < b and low < y < top for a, b, low, top in openings)
+             for x, y in zip(along, up, strict=True)]
+        )  # fmt: skip
+        assert (distance.isinf().numpy() == is_open)[apart].all()
+        np.testing.assert_allclose(distance[torch.from_numpy(apart & ~is_open)], 2.9, atol=1e-5)
+        open_ones += is_open.sum()
+    assert open_ones > 100
 
 
 def test_normals_and_things_of_a_sample():
