@@ -18,11 +18,12 @@ from lightning import LightningModule
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
-from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers
+from timm.optim import create_optimizer_v2, get_optimizer_info, list_optimizers, muon
 from torch import Tensor, nn
 from torchmetrics import Metric
 
 from ..common.files import read_json
+from ..common.system import bfloat16_instructions
 from ..nas.supernet import architecture_of
 from .callbacks import RightGradients
 from .hub.converted import as_supernet
@@ -130,6 +131,8 @@ class OptimisedTask(LightningModule):
             )
         except TypeError as error:
             raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
+        if bfloat16_instructions() == []:
+            cast("Any", muon).zeropower_via_newtonschulz = _orthogonalised
         adapting = (
             group.get("always_adapt", True) or group["weight_decay"]
             for group in optimizer.param_groups
@@ -170,6 +173,20 @@ class OptimisedTask(LightningModule):
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+_orthogonalised_by_timm = muon.zeropower_via_newtonschulz
+
+
+def _orthogonalised(gradient: Tensor, *args: Any, **settings: Any) -> Tensor:
+    """Muon's direction, on a processor in float32.
+
+    Without instructions for bfloat16 that takes a tenth of the time or less, and timm's Muon offers
+    no choice of the type.
+    """
+    if gradient.device.type == "cpu":
+        settings["dtype"] = torch.float32
+    return _orthogonalised_by_timm(gradient, *args, **settings)
 
 
 def _check_warmups(warmups: Sequence[int], runs: Sequence[float]) -> None:

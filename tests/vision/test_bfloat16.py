@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
+from timm.optim import create_optimizer_v2, muon
 from torch import nn
 from torch.utils.data import DataLoader
 from trainers import quiet_trainer
 
 from vizoo import nas
 from vizoo.vision.callbacks import _keep_gradients_right
-from vizoo.vision.training import OptimisedTask
+from vizoo.vision.training import OptimisedTask, _orthogonalised_by_timm
 
 
 def gradients(net, image, dtype):
@@ -90,3 +92,31 @@ def test_a_cpu_without_hardware_for_it_is_told(tmp_path, monkeypatch, instructio
     told = [str(warning.message) for warning in caught if "bfloat16" in str(warning.message)]
     assert len(told) == (not instructions), told
     assert all("32-true trains several times as fast as bf16-mixed" in line for line in told)
+
+
+class Matrix(OptimisedTask):
+    def __init__(self, net):
+        super().__init__(optimizer="muon", lr=0.1, lr_schedule="constant", warmup_steps=0)
+        self.net = net
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch).square().mean()
+
+
+@pytest.mark.parametrize("instructions", [[], ["avx512_bf16"], None])
+def test_muon_computes_in_float32_where_that_is_faster(tmp_path, monkeypatch, instructions):
+    monkeypatch.setattr("vizoo.vision.training.bfloat16_instructions", lambda: instructions)
+    net, rows = nn.Linear(24, 16, bias=False), torch.randn(4, 24)
+    exact, coarse = copy.deepcopy(net), copy.deepcopy(net)
+    for other, dtype in ((exact, torch.float32), (coarse, torch.bfloat16)):
+        directed = partial(_orthogonalised_by_timm, dtype=dtype)
+        monkeypatch.setattr(muon, "zeropower_via_newtonschulz", directed)
+        optimizer = create_optimizer_v2(other, opt="muon", lr=0.1, weight_decay=0.0)
+        other(rows).square().mean().backward()
+        optimizer.step()
+    monkeypatch.setattr(muon, "zeropower_via_newtonschulz", _orthogonalised_by_timm)
+    trainer = quiet_trainer(tmp_path, max_steps=1, enable_checkpointing=False)
+    trainer.fit(Matrix(net), DataLoader(rows, batch_size=4))
+    assert not torch.allclose(exact.weight, coarse.weight, atol=1e-5)
+    wanted = exact if instructions == [] else coarse
+    torch.testing.assert_close(net.weight, wanted.weight, atol=1e-6, rtol=1e-5)
