@@ -3,10 +3,22 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Number", "SqueezeExcitation", "evaluating"]
+__all__ = ["CHANNELS_LAST", "Number", "SqueezeExcitation", "channels_last", "evaluating"]
+
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+"""The memory format of images and of volumes, by their number of axes."""
+
+
+def channels_last(net: nn.Module) -> nn.Module:
+    """Put a network's weights and buffers into channels-last memory, in place, and return it."""
+    for tensor in (*net.parameters(), *net.buffers()):
+        if tensor.dim() in CHANNELS_LAST:
+            tensor.data = tensor.data.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
+    return net
 
 
 class Number(nn.Module):

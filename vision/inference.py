@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils._pytree import tree_map_only
 
-from ..common.layers import evaluating
+from ..common.layers import channels_last, evaluating
 from ..nas.supernet import active, extract, search_space
 
 __all__ = ["check_prediction", "convert", "evaluating", "folded", "optimize", "standalone"]
@@ -26,8 +26,6 @@ _FOLDS: dict[type, type] = {
     nn.ConvTranspose2d: nn.BatchNorm2d,
     nn.ConvTranspose3d: nn.BatchNorm3d,
 }
-
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
@@ -54,11 +52,7 @@ def optimize(net: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Module:
         fast = _Frozen(fused(dtype), None)
     else:
         fast = _Frozen(convert(copy.deepcopy(net).eval(), dtype), dtype)
-    fast.eval().requires_grad_(False)
-    for tensor in (*fast.parameters(), *fast.buffers()):
-        if tensor.dim() in _CHANNELS_LAST:
-            tensor.data = tensor.data.contiguous(memory_format=_CHANNELS_LAST[tensor.dim()])
-    return fast
+    return channels_last(fast.eval().requires_grad_(False))
 
 
 def standalone(net: nn.Module) -> nn.Module:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...common.counts import Operator, follow, on_meta
+from ...common.layers import channels_last
 from ...common.timing import measure
 
 __all__ = ["add_operators", "line", "operators_of"]
@@ -41,8 +42,8 @@ def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operato
 
     Batch norms are left out, since inference folds them into convolutions.
     """
-    net = on_meta(net).to(memory_format=torch.channels_last)
-    operators, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
+    net = channels_last(on_meta(net))
+    operators, memory = follow(net, *(_image_last(tensor.to("meta")) for tensor in inputs))
     return [operator for operator in operators if "batch_norm" not in operator.key], memory
 
 
@@ -85,5 +86,5 @@ def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) ->
     return lambda: operator.function(*args, **kwargs)
 
 
-def _channels_last(tensor: Tensor) -> Tensor:
+def _image_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from ...common.layers import CHANNELS_LAST
 from ..values import Placed, Value, joined, maximum, resolve, segments
 
 __all__ = ["Axis", "ElasticModule", "Part", "extract_module", "is_elastic", "parts", "put", "take"]
@@ -23,8 +24,6 @@ _KNOWN = 256
 
 _FEW = 4
 """Parts up to this number are put together one by one, more of them by their indices."""
-
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 _Layer = TypeVar("_Layer", bound=nn.Module)
 
@@ -171,7 +170,7 @@ def _listed(where: tuple[Part, ...], device: torch.device) -> Tensor:
 
 def memory_format(tensor: Tensor) -> torch.memory_format:
     """Channels-last where a tensor lies in memory like that and not else, or contiguous."""
-    last = _LAST.get(tensor.dim(), torch.contiguous_format)
+    last = CHANNELS_LAST.get(tensor.dim(), torch.contiguous_format)
     if tensor.is_contiguous(memory_format=last) and not tensor.is_contiguous():
         return last
     return torch.contiguous_format

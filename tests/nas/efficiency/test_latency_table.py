@@ -207,6 +207,15 @@ def test_an_operator_whose_measurement_is_interrupted_is_measured_again(net, ima
     assert entries.keys() == {operator.key for operator in found} and None not in entries.values()
 
 
+def test_operators_of_volumes_are_measured_in_channels_last_memory():
+    net, entries = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3), torch.nn.Conv3d(4, 2, 3)), {}
+    found, _ = operators_of(net, [torch.rand(1, 1, 6, 8, 8)])
+    weights = [operator.args[1] for operator in found]
+    assert all(w.is_contiguous(memory_format=torch.channels_last_3d) for w in weights)
+    add_operators(entries, found, "cpu", torch.float32)
+    assert len(entries) == 2 and all(entries.values())
+
+
 def test_check_refuses_what_is_of_something_else(net):
     table, counts, timing = make(net, planned=1), Counts(100, 1000, 10), Timing(1, 1, 1, 5)
     table.samples = [Sample(table.space.smallest(), timing, 1.0, 1.0, counts, 1.0)]
