@@ -69,14 +69,19 @@ def _place(path: str | Path) -> Path:
 
 def _left_out(folder: Path, taken: Collection[Path]) -> bool:
     """Whether a folder has images, none of which are taken; not of results or hidden ones."""
-    if folder.name.startswith(".") or (folder / "summary.json").exists():
+    if folder.name.startswith(".") or _holds_results(folder):
         return False
     own = images_in(folder)
     return bool(own) and not any(Path(image).resolve() in taken for image in own)
 
 
+def _holds_results(folder: Path) -> bool:
+    """Whether a folder is one that an earlier run wrote into, whose pictures are no input."""
+    return (folder / "summary.json").exists()
+
+
 def _matching_folders(word: str) -> list[str]:
-    names = _globbed(word)
+    names = [name for name in _globbed(word) if not _holds_results(Path(name))]
     return names if all(Path(name).is_dir() for name in names) else []
 
 
@@ -90,9 +95,10 @@ def _folders_in(word: str) -> list[str]:
 
 
 def _inner(word: str) -> list[str]:
-    """The folders of images in a folder."""
+    """The folders of images in a folder, without those of results."""
     inner = sorted(Path(word).iterdir()) if Path(word).is_dir() else []
-    return [str(path) for path in inner if path.is_dir() and images_in(path)]
+    folders = (path for path in inner if path.is_dir() and not _holds_results(path))
+    return [str(path) for path in folders if images_in(path)]
 
 
 def expand(word: str) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -125,12 +126,13 @@ def unique_names(
 ) -> list[str]:
     """Names for the results of inputs, with folders in front where the stem is not unique.
 
-    None is ``summary``, as ``summary.json`` is of all; where two would be alike, they are refused.
+    Where that does not tell them apart (``a.jpg`` beside ``a.png``), they have their suffixes. None
+    is ``summary``, as ``summary.json`` is of all; where two would be alike, they are refused.
     """
     whole = [Path(os.path.abspath(path)) for path in paths]
-    for folders in range(4):
+    for base, folders in itertools.product((stem, lambda path: path.name), range(4)):
         above = [path.parts[1:-1][-folders:] if folders else () for path in whole]
-        names = ["_".join((*a, stem(path))) for a, path in zip(above, whole, strict=True)]
+        names = ["_".join((*a, base(path))) for a, path in zip(above, whole, strict=True)]
         if len({*names, "summary"}) > len(names):
             return names
     twice = Counter([*names, "summary"]).most_common(1)[0][0]

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,6 +199,26 @@ def test_folders_of_classes_that_are_named(photos, tmp_path, capsys, words, labe
     assert json.loads(told.out).get("labelled") == labelled
     left = "2 images do not count in the accuracy: moles, wart are no classes"
     assert (left in told.err) == ("photos/*" in words)
+
+
+def test_results_among_the_folders_of_classes_are_no_class(photos, tmp_path, capsys):
+    """Written there by a first run, they would be taken for images by the second."""
+    (photos / "mole").mkdir()
+    for file in list(photos.glob("*.png")):
+        file.rename(photos / "mole" / file.name)
+    words = ("--model", "a.safetensors", "--out", "photos/result")
+    for asked in ("photos", "photos", "photos/*"):
+        assert call("infer", "image", asked, *words) == 0
+        assert capsys.readouterr().err == ""
+        told = json.loads((photos / "result/summary.json").read_text())
+        assert {Path(item["image"]).parent.name for item in told["items"]} == {"mole"}
+
+
+def test_images_that_differ_in_their_kind_alone(photos):
+    """Such as a camera writes, or a picture that was saved again."""
+    shutil.copy(photos / "mole0.png", photos / "mole0.tif")
+    images, _ = find_sorted(["photos"])
+    assert {"mole0.png", "mole0.tif"} < images.keys() and len(images) == 7
 
 
 @pytest.mark.parametrize(
