@@ -101,6 +101,8 @@ class LoRA:
         """
         settings = {"name": given} if isinstance(given, str) else dict(given)
         name = settings.pop("name", None)
+        if name is None:
+            raise ValueError(f"adapter {settings}: give its name, {' or '.join(_NAMES)}")
         if name not in _NAMES:
             raise ValueError(f"adapter {name!r} is unknown: choose {' or '.join(_NAMES)}")
         check_arguments(f"adapter {name}", cls, settings)

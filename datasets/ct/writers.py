@@ -57,7 +57,9 @@ def write_scans(
     """
     check_choice("layout", layout, tuple(LAYOUTS))
     if len(counts) != 3 or min(counts) < 1:
-        raise ValueError(f"scans {list(counts)}: want three numbers, for train, val and test")
+        raise ValueError(
+            f"scans {list(counts)}: want three numbers of at least 1, for train, val and test"
+        )
     root = expand_path(folder)
     classes, names, write = LAYOUTS[layout]
     scans = GeneratedCT(sum(counts), classes, CTPreset(), seed=seed)

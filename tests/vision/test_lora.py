@@ -338,6 +338,8 @@ def test_what_is_refused():
         adapt(nn.Sequential(elastic.Conv2d(3, Choice("width", (2, 4)) * 1, 3)))
     with pytest.raises(ValueError, match="adapter 'dora' is unknown: choose lora_fa or lora"):
         LoRA.read("dora")
+    with pytest.raises(ValueError, match="adapter {'rank': 4}: give its name, lora_fa or lora"):
+        LoRA.read({"rank": 4})
     with pytest.raises(ValueError, match="no architecture argument 'ranks'"):
         LoRA.read({"name": "lora", "ranks": 3})
     with pytest.raises(ValueError, match="has no adapters"):

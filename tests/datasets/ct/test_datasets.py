@@ -214,6 +214,7 @@ def test_own_classes(tmp_path, line):
     assert "labels run from 0 on" in said
     assert "layout 'png' is none of" in line(lambda: write_scans(tmp_path, "png"))
     assert "want three numbers" in line(lambda: write_scans(tmp_path, "dicom", (1, 1)))
+    assert "of at least 1, for" in line(lambda: write_scans(tmp_path, "dicom", (2, 1, 0)))
 
 
 class TestAugmentation:
