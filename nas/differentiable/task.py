@@ -248,10 +248,13 @@ class DifferentiableSearch(SupernetTask):
         super().on_validation_epoch_end()
         if self.trainer.state.fn != "fit" or self.trainer.sanity_checking or not self.samples:
             return
-        if inserted(cast("str", self.metric), "derived") not in self.trainer.callback_metrics:
+        logged = self.trainer.callback_metrics
+        if inserted(cast("str", self.metric), "derived") not in logged:
+            derived = (name for name in sorted(logged) if "derived" in name.split("/"))
+            known = [name.replace("derived/", "", 1) for name in derived]
             raise ValueError(
                 f"metric {self.metric} is not logged in validation, so it cannot rank samples; "
-                f"there are {', '.join(sorted(self.trainer.callback_metrics)) or 'none'}"
+                f"there are {', '.join(known) or 'none'}"
             )
 
     def on_validation_epoch_start(self) -> None:
