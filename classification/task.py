@@ -111,6 +111,12 @@ class ClassificationTask(NetworkTask):
         self.val_metrics = ClassificationMetrics(positive)
         self.test_metrics = ClassificationMetrics(positive)
         if stage == "fit":
+            if known and tuple(known) != self.classes and set(known) == set(self.classes):
+                rank_zero_warn(
+                    f"the data have the classes {', '.join(self.classes)}, the weights that this "
+                    f"starts from {', '.join(known)}: the last layer begins with what it knows of "
+                    "others"
+                )
             self._weights = self._class_weights(training)
             if training and self.trainer.lightning_module is not self:
                 # A search counts costs on it. Alone it would only slow the start down.

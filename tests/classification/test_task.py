@@ -217,6 +217,10 @@ def test_classes_of_other_names_or_order_are_refused(tmp_path):
     started = _task(init_weights=str(tmp_path / "last.ckpt"))
     with pytest.raises(ValueError, match=f"test set Named {says}"):
         _trainer(tmp_path).test(started, _data(test=turned))
+    fresh = _task(init_weights=str(tmp_path / "last.ckpt"))
+    held_out = [Named(2, ("NCP", "Normal"), seed=8)]
+    with pytest.warns(UserWarning, match=r"classes NCP, Normal, the weights .* from Normal, NCP:"):
+        _trainer(tmp_path).fit(fresh, _data(train=turned, val=held_out))
     with pytest.raises(ValueError, match=r"train set Named has 2 classes.*the network 3 outputs"):
         _trainer(tmp_path).fit(_task(3), _data())
     # Another training may give the same outputs another meaning.
