@@ -270,6 +270,19 @@ def test_a_restart_without_a_snapshot_is_said(tmp_path, memory, monkeypatch, res
     assert [text.partition(":")[0] for text in said] == ["no snapshot yet"] * int(restarts)
 
 
+def test_a_launcher_that_keeps_what_lost_processes_wrote_is_warned_of(
+    tmp_path, memory, monkeypatch
+):
+    """Also where the variable is set: torchrun with a master port does not heed it."""
+    said = []
+    monkeypatch.setattr("vizoo.nas.distributed.recovery.snapshot.rank_zero_warn", said.append)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    fit(tmp_path, InMemorySnapshot(3, memory=str(memory)), CrashAt(0))
+    assert len(said) == 1
+    assert "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in said[0] and "no --master-port" in said[0]
+
+
 def test_snapshots_of_the_disk_serve_where_memory_is_lost(tmp_path, memory):
     def snapshot():
         return InMemorySnapshot(3, persist_every=2, memory=str(memory), disk=f"{tmp_path}/disk")
