@@ -29,7 +29,7 @@ from ..supernet import search_space
 from .building import Plan, build, candidates, counts_of, depth_choices, group, kernel_choice
 from .importance import check_scores, class_scores
 from .labels import Checked, Mismatch, Ties
-from .layers import Layer
+from .layers import Layer, is_computed
 from .tracing import Trace, trace
 
 __all__ = ["Converted", "convert"]
@@ -97,6 +97,8 @@ def convert(
         ['0.width']
     """
     if plan is not None:
+        if not isinstance(plan, Mapping):
+            raise ValueError(f"plan {shortened(plan)}: give the `plan` of an earlier conversion")
         check_version(plan, _VERSION, "a conversion")
         keep, depths = plan["keep"], plan["tied"]
     if isinstance(widths, Real):
@@ -141,8 +143,8 @@ def _check(
                 f"{name or type(net).__name__} has forward hooks, which subnets would lack: remove "
                 "them, and do in forward() what they do"
             )
-    if wrong := [share for share in widths if not 0 < share <= 1]:
-        raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]}")
+    if wrong := [share for share in widths if not isinstance(share, Real) or not 0 < share <= 1]:
+        raise ValueError(f"widths are shares above 0 and up to 1, not {wrong[0]!r}")
     check_scores(net, scores)
     names = [name for name, _ in net.named_modules() if name]
     for pattern in keep:
@@ -172,7 +174,12 @@ class _Conversion:
         self.classes, self.reasons = ties.classes()
         self.kinds = ties.kinds(self.classes)
         self.refused: dict[str, str] = {}  # name of a choice → why there is none
-        self.fixed: dict[str, str] = {}  # what is told of it, but of widths
+        # Name of another choice than a width, or of a layer that is not known → why it stays.
+        self.fixed = {
+            name: "its weight is computed, as by a parametrization"
+            for name, module in net.named_modules()
+            if is_computed(module)
+        }
 
     def _kept(self, name: str) -> bool:
         parts = name.split(".")

@@ -13,7 +13,7 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from .labels import Channels, Ledger
 
-__all__ = ["Layer", "known_layer"]
+__all__ = ["Layer", "is_computed", "known_layer"]
 
 _ACROSS = "it mixes entries along other dimensions than its channels"
 
@@ -151,13 +151,18 @@ def known_layer(name: str, module: nn.Module, ledger: Ledger) -> Layer | None:
     if lazy or isinstance(module, nn.MultiheadAttention):
         return None
     if isinstance(module, _ConvNd | nn.Linear):
-        return _Reader(name, module, ledger) if "weight" in module._parameters else None
+        return None if is_computed(module) else _Reader(name, module, ledger)
     for kind, attribute in _KEEPERS.items():
         if isinstance(module, kind):
             size: Any = getattr(module, attribute)
             several = isinstance(size, tuple) and len(size) > 1
             return None if several or size == 1 else _Keeper(name, module, ledger, attribute)
     return None
+
+
+def is_computed(module: nn.Module) -> bool:
+    """Whether it is a convolution or linear layer whose weight is no parameter of its own."""
+    return isinstance(module, _ConvNd | nn.Linear) and "weight" not in module._parameters
 
 
 _KEEPERS: dict[type[nn.Module], str] = {

@@ -405,6 +405,7 @@ class OwnEncoded(Encoded):
         (Hard, "first.0", "it does not run smaller: shape"),
         (Sliced32, "wide.0", "it does not run smaller: The size of tensor a"),
         (Spectral, "first.0", "operator convolution in second"),
+        (Spectral, "second", "its weight is computed, as by a parametrization"),
         (Transformed, "first.0", "operator _fft_c2c"),
         (Tied, "one", "shares its weight with another layer"),
         (Small, "head", "output of the network"),
@@ -476,6 +477,7 @@ class Watched(Small):
         (nn.Flatten(), {}, "nothing of Flatten can be elastic: no layers"),
         (Small(), {"widths": [0.5, 50]}, "widths are shares above 0 and up to 1, not 50"),
         (Small(), {"widths": 0.5}, r"widths is a list of shares, such as \(0.5, 1\)"),
+        (Small(), {"widths": "0.5"}, "widths are shares above 0 and up to 1, not '0'"),
         (Small(), {"keep": ["frist"]}, "keep 'frist': no such module; did you mean 'first'"),
         (Small(), {"keep": "first"}, r"keep is a list of names, such as \['first'\]"),
         (Small(), {"keep": 5}, r"keep is a list of names, such as \['5'\]"),
@@ -483,6 +485,7 @@ class Watched(Small):
         (Small(), {"scores": {"head.weight": torch.ones(2)}}, r"of shape \(2,\) instead of \("),
         (nas.elastic.Conv2d(3, nas.Choice("w", (2, 4)), 3), {}, "is a supernet already: extract"),
         (Residual(), {"plan": {"version": 7}}, "version 7"),
+        (Residual(), {"plan": [7]}, r"^plan \[7\]: give the `plan` of an earlier conversion$"),
     ],
 )
 def test_what_cannot_be(net, settings, message):
