@@ -40,22 +40,25 @@ def metric_of(report: dict[str, Any], error: float) -> float:
 
 
 def write_picture(path: Path, report: dict[str, Any], searched: SearchedFront) -> None:
-    """The front of `vizoo search`, and all evaluated subnets."""
+    """The front of `vizoo search`, and the other subnets that were evaluated."""
     from matplotlib.figure import Figure
 
     rows, cost = report["front"][::-1], report["cost"]
     size, label = UNITS[cost]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    measured = {
-        a: error for a, error in searched.evaluations.errors.items() if math.isfinite(error)
+    front = {row.architecture for row in searched.rows}
+    others = {
+        a: error
+        for a, error in searched.evaluations.errors.items()
+        if math.isfinite(error) and a not in front
     }
     axes.scatter(
-        searched.costs.predict(list(measured)) / size,
-        [metric_of(report, error) for error in measured.values()],
+        searched.costs.predict(list(others)) / size if others else [],
+        [metric_of(report, error) for error in others.values()],
         s=14,
         color="0.7",
-        label=f"{len(measured)} evaluated",
+        label=f"{len(others)} others evaluated, at predicted costs",
     )
     axes.step(
         [row[cost] / size for row in rows],

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from unittest import mock
 
 import optuna
 import pytest
@@ -13,6 +14,7 @@ import torch.distributed as dist
 import toy_supernet
 import yaml
 from distributed_search import search_command
+from matplotlib.axes import Axes
 from ranks import context
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -64,10 +66,14 @@ def test_by_predictions(capsys, tmp_path):
     assert len(kept.errors) == report["evaluated"] and kept.metric == "val/error"
 
     # What is known is not evaluated again, and `vizoo subnet` can go by it.
+    drawn = mock.Mock(wraps=Axes.scatter)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FitConfig, "evaluate", None)
+        patch.setattr(Axes, "scatter", lambda axes, *a, **settings: drawn(axes, *a, **settings))
         assert search(*words) == 0
     assert json.loads(capsys.readouterr().out)["front"] == report["front"]
+    ((_, costs, errors), _) = drawn.call_args  # the front's are drawn once, at exact costs
+    assert len(costs) == len(errors) == report["evaluated"] - len(report["front"])
     words = ("--max-params", "900", "--evaluations", "front/evaluations.json", "--json")
     words += ("--out", "small.safetensors", "--input", "16x24", "--generations", "3")
     assert main(["subnet", "--supernet", "supernet.safetensors", *words]) == 0
