@@ -114,8 +114,8 @@ class ClassificationTask(NetworkTask):
             if known and tuple(known) != self.classes and set(known) == set(self.classes):
                 rank_zero_warn(
                     f"the data have the classes {', '.join(self.classes)}, the weights that this "
-                    f"starts from {', '.join(known)}: the last layer begins with what it knows of "
-                    "others"
+                    f"starts from {', '.join(known)}: the last layer takes each for another at "
+                    "first; give the data's in that order"
                 )
             self._weights = self._class_weights(training)
             if training and self.trainer.lightning_module is not self:

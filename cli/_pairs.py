@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from mimetypes import guess_type
 from pathlib import Path
 
-from ..common.files import few
+from ..common.files import few, read_json
 from ..vision.io.images import SUFFIXES
 from ..vision.io.pairing import (
     CONTACT_SHEET,
@@ -77,7 +77,11 @@ def _left_out(folder: Path, taken: Collection[Path]) -> bool:
 
 def _holds_results(folder: Path) -> bool:
     """Whether a folder is one that an earlier run wrote into, whose pictures are no input."""
-    return (folder / "summary.json").exists()
+    try:
+        summary = read_json(folder / "summary.json")
+    except (OSError, ValueError):
+        return False
+    return isinstance(summary, dict) and {"kind", "items"} <= summary.keys()
 
 
 def _matching_folders(word: str) -> list[str]:

@@ -53,13 +53,14 @@ def write_picture(path: Path, report: dict[str, Any], searched: SearchedFront) -
         for a, error in searched.evaluations.errors.items()
         if math.isfinite(error) and a not in front
     }
-    axes.scatter(
-        searched.costs.predict(list(others)) / size if others else [],
-        [metric_of(report, error) for error in others.values()],
-        s=14,
-        color="0.7",
-        label=f"{len(others)} others evaluated, at predicted costs",
-    )
+    if others:
+        axes.scatter(
+            searched.costs.predict(list(others)) / size,
+            [metric_of(report, error) for error in others.values()],
+            s=14,
+            color="0.7",
+            label=f"{len(others)} others evaluated, at predicted costs",
+        )
     axes.step(
         [row[cost] / size for row in rows],
         [metric_of(report, row["error"]) for row in rows],

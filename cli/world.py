@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..datasets.worlds.views import WorldViews
 
 _SIZES = {"stereo": "320x640", "views": "512x640", "panorama": "512x1024"}
-_PLACES = ("room", "home", "street", "table")
+_PLACES = ("room", "street", "table", "home")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

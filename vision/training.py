@@ -49,6 +49,7 @@ class OptimisedTask(LightningModule):
 
     Args:
         optimizer: any name that `timm.optim` knows, such as `adam`, `adamw`, `lars` or `lamb`.
+            `muon` computes in bfloat16, but in float32 on a processor without hardware for that.
         optimizer_args: its further arguments. `lars` and `lamb` adapt the rate of each layer only
             with `weight_decay` (all but biases and norms) or `always_adapt` (all).
         lr: learning rate at the start of a round.
@@ -131,7 +132,7 @@ class OptimisedTask(LightningModule):
             )
         except TypeError as error:
             raise ValueError(f"optimizer_args of {hparams.optimizer}: {error}") from error
-        if bfloat16_instructions() == []:
+        if "muon" in hparams.optimizer.lower() and bfloat16_instructions() == []:
             cast("Any", muon).zeropower_via_newtonschulz = _orthogonalised
         adapting = (
             group.get("always_adapt", True) or group["weight_decay"]
@@ -181,8 +182,8 @@ _orthogonalised_by_timm = muon.zeropower_via_newtonschulz
 def _orthogonalised(gradient: Tensor, *args: Any, **settings: Any) -> Tensor:
     """Muon's direction, on a processor in float32.
 
-    Without instructions for bfloat16 that takes a tenth of the time or less, and timm's Muon offers
-    no choice of the type.
+    Without instructions for bfloat16 large matrices take a tenth of the time or less so; timm's
+    Muon offers no choice of the type.
     """
     if gradient.device.type == "cpu":
         settings["dtype"] = torch.float32

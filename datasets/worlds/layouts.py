@@ -1,4 +1,4 @@
-"""Places: a furnished room, a home of several, a street, a table top; and what floats in them."""
+"""Places: a furnished room, a home of many, a street, a table top; and what floats in them."""
 
 from __future__ import annotations
 
@@ -146,10 +146,14 @@ def _home(build: _Builder, floating: int) -> Place:
     rooms, inner = _divided(draws, bounds)
     corners = [bounds[[i, j], [0, 1]] for i, j in ((0, 0), (1, 0), (1, 1), (0, 1))]
     kind, thick = "plain" if draws.uniform() < 0.7 else "any", draws.uniform(0.08, 0.25)
+    ends = [end for wall in inner for end in wall]
     for start, end in inner:
-        _wall(build, start, end, height, thick, kind, outer=False)
+        _wall(build, start, end, height, thick, kind, ends, outer=False)
     for start, end in zip(corners, corners[1:] + corners[:1], strict=True):
-        _wall(build, start, end, height, thick, kind, outer=True)
+        _wall(build, start, end, height, thick, kind, ends, outer=True)
+    # The ground outdoors, and the roof above ceilings that hang lower.
+    build.put([(sheet(_walls(80, 80, 0)[0] - (0, 0.02, 0)), "any")])
+    build.put([(sheet(_walls(width, depth, height + 0.001)[1]), "plain")])
     for room in [bounds] if draws.uniform() < 0.4 else rooms:
         middle, (across, along) = room.mean(axis=0), room[1] - room[0]
         ceiling = height - (draws.uniform(0.1, 0.4) if draws.uniform() < 0.2 else 0.0)
@@ -161,7 +165,7 @@ def _home(build: _Builder, floating: int) -> Place:
     middle, size = own.mean(axis=0), own[1] - own[0]
     # From near a corner to the one across: walls are near everywhere else.
     aside = np.where(draws.uniforms(2) < 0.5, -1, 1) * (0.35 + 0.3 * draws.uniforms(2))
-    spot, aim = (middle + side * aside * (size - 0.8) / 1.3 for side in (1, -1))
+    spot, aim = (middle + side * aside * np.maximum(size - 2.2, 0.3) / 1.3 for side in (1, -1))
     top = min(2.2, height - 0.5)
     eye = np.array([spot[0], draws.uniform(0.5, top), spot[1]])
     gaze = _unit(np.array([aim[0], draws.uniform(0.3, 1.6), aim[1]]) - eye)
@@ -170,7 +174,7 @@ def _home(build: _Builder, floating: int) -> Place:
         taken = [(*(spot - middle), 0.5)]
         count = min(12, int(draws.uniform(0, 0.6) * across * along))
         _furnish(build, across, along, taken, count, middle)
-        if draws.uniform() < 0.6 or len(build.lights) == 0:
+        if room is own or draws.uniform() < 0.6:
             at = middle + (draws.uniforms(2) - 0.5) * 0.6 * (across, along)
             power = draws.uniform(1.5, 5.0)
             place = np.array([at[0], height - 0.5, at[1]])
@@ -344,10 +348,14 @@ def _wall(
     height: float,
     thick: float,
     kind: str,
+    ends: Sequence[np.ndarray],
     *,
     outer: bool,
 ) -> None:
-    """A wall between two places (x, z), with its openings and what is in them and beside them."""
+    """A wall between two places (x, z), with its openings and what is in them and beside them.
+
+    It stays whole where walls may end at it.
+    """
     draws, length = build.draws, math.dist(start, end)
     along = (end - start) / length
     turn = math.atan2(-along[1], along[0])
@@ -356,14 +364,17 @@ def _wall(
         x, z = start + place * along + out * np.array([-along[1], along[0]])
         build.put(parts, (x, up, z), turn + turned)
 
-    openings = _openings(draws, length, height, outer)
+    offsets = np.array(ends).reshape(-1, 2) - start
+    beside = np.abs(offsets @ (-along[1], along[0])) < 1e-6
+    kept = [(place - thick, place + thick) for place in offsets[beside] @ along]
+    openings = _openings(draws, length, height, kept, outer)
     solid, pieces, edge = [], [], 0.0
     for first, last, sill, top in [*openings, (length, length, 0.0, height)]:
         solid.append((edge, first))
         pieces += [(edge, first, 0.0, height), (first, last, 0.0, sill), (first, last, top, height)]
         edge = last
-    kept = [p for p in pieces if p[1] - p[0] > 1e-3 and p[3] - p[2] > 1e-3]
-    first, last, low, high = np.array(kept).T
+    pieces = [p for p in pieces if p[1] - p[0] > 1e-3 and p[3] - p[2] > 1e-3]
+    first, last, low, high = np.array(pieces).T
     sizes = np.stack([last - first, high - low, np.full_like(low, thick)], axis=1)
     at = np.stack([(first + last) / 2, low, np.zeros_like(low)], axis=1)
     put([(boxes(sizes, at), kind)], 0.0, 0.0)
@@ -390,8 +401,10 @@ def _wall(
                 put(furniture.picture(draws), place, draws.uniform(1.0, 1.6), hung, turned)
 
 
-def _openings(draws: Draws, length: float, height: float, outer: bool) -> list[_Opening]:
-    """Windows, doors and wide passages of a wall, in order."""
+def _openings(
+    draws: Draws, length: float, height: float, kept: list[tuple[float, float]], outer: bool
+) -> list[_Opening]:
+    """Windows, doors and wide passages of a wall, in order, none in the stretches to be kept."""
     openings: list[_Opening] = []
     place = draws.uniform(0.2, 0.5 * length)
     while True:
@@ -406,6 +419,9 @@ def _openings(draws: Draws, length: float, height: float, outer: bool) -> list[_
             top = height if draws.uniform() < 0.5 else top
         if place + wide > length - 0.1:
             return openings
+        if met := [last for first, last in kept if place < last and first < place + wide]:
+            place = max(met)
+            continue
         openings.append(_Opening(place, place + wide, sill, top))
         place += wide + gap
 

@@ -240,7 +240,7 @@ def test_folders_whose_images_are_taken_are_not_named(photos, capsys):
     for other in (".thumbs", "results"):
         (photos / other).mkdir()
         shutil.copy(photos / "mole0.png", photos / other / "other.png")
-    (photos / "results/summary.json").write_text("{}")
+    (photos / "results/summary.json").write_text('{"kind": "image", "items": []}')
     find_sorted(["photos"])
     assert capsys.readouterr().err == ""
 

@@ -121,8 +121,8 @@ class InMemorySnapshot(Checkpoint):
         if restarts and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             rank_zero_warn(
                 "processes that torchrun starts again may look for those that were lost: set "
-                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment; it takes effect with "
-                "--rdzv-backend c10d or no rendezvous named, with no --master-port"
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, and give it no "
+                "--master-port, nor a --rdzv-backend other than c10d: it would not heed that"
             )
         name = _identity(trainer, pl_module, self.run)
         disk = Path(self.disk or Path(trainer.default_root_dir) / "snapshots")

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+from vizoo.datasets.worlds.layouts import LAYOUTS
 from vizoo.datasets.worlds.sequence import WorldSequence
 
 SIZE = (80, 128)
@@ -51,7 +52,7 @@ def test_the_rig_comes_back_and_the_noise_is_new():
     assert (clean[0]["left"] - clean[2]["left"]).abs().mean() > 0.01
 
 
-@pytest.mark.parametrize("layout", ["room", "street", "table"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_disparities_are_about_as_large_as_asked_for(layout):
     sequence = WorldSequence(9, 48, 80, layouts=[layout], max_disparity=20, period=8)
     largest = max(float(sequence[i]["disparity"].max()) for i in (0, 2, 4, 6))

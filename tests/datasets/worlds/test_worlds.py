@@ -15,16 +15,22 @@ pytest.importorskip("open3d")
 
 from vizoo.datasets.draws import Draws
 from vizoo.datasets.worlds import furniture, layouts, shapes
-from vizoo.datasets.worlds.cameras import Pinhole, frame, render
+from vizoo.datasets.worlds.cameras import Panorama, Pinhole, frame, grid, render
 from vizoo.datasets.worlds.layouts import LAYOUTS, build_place
 from vizoo.datasets.worlds.materials import Material, draw_material, files_of, texture_bank
 from vizoo.datasets.worlds.panorama import WorldPanoramas
 from vizoo.datasets.worlds.stereo import WorldStereo
 from vizoo.datasets.worlds.stock import stock
 from vizoo.datasets.worlds.views import WorldViews
-from vizoo.datasets.worlds.world import Light, Sky, Thing, World
+from vizoo.datasets.worlds.world import Light, Sky, Thing, World, column
 from vizoo.vision.io.ply import write_mesh
 
+PINNED = {  # triangles' corners, their mean place, mean colour
+    "room": (25488, 0.114775404, 0.697991326, 0.266352255, 0.508173483),
+    "home": (35928, 1.534530564, 0.697985145, 0.133055042, 0.50525632),
+    "street": (36918, 2.883265586, 3.098266873, 16.783551992, 0.429605198),
+    "table": (25638, 0.129899493, 0.199679044, 0.070762918, 0.531918303),
+}
 PLAIN = Material(0, 100.0, 0.0, (0.0, 0.0), (0.5, 0.5, 0.5), 0.0, 0.0)
 
 
@@ -346,29 +352,65 @@ def test_rooms_of_a_home_fill_it_and_walls_stand_between_them():
                 assert any(room[edge, axis] == start[axis] for room in rooms)
 
 
-@pytest.mark.parametrize("outer", [False, True])
-def test_one_sees_through_a_wall_where_it_is_open(outer):
+@pytest.mark.parametrize(
+    ("outer", "start", "end"),
+    [
+        (False, (-4.0, 3.0), (4.0, 3.0)),
+        (True, (-4.0, 3.0), (4.0, 3.0)),
+        (True, (3.0, -4.0), (3.0, 4.0)),
+        (True, (4.0, -3.0), (-4.0, -3.0)),
+        (False, (-3.0, 4.0), (-3.0, -4.0)),
+    ],
+)
+def test_one_sees_through_a_wall_where_it_is_open(outer, start, end):
     """Straight at the wall, which is the first thing built, between frames and what hangs there."""
-    open_ones = 0
+    start, end, height, opened = np.array(start), np.array(end), 2.6, 0
+    forward = (end - start) / 8
+    beyond = start - (start @ forward) * forward  # the way from the origin straight to the wall
     for seed in range(6):
-        start, end, height = np.array([-4.0, 3.0]), np.array([4.0, 3.0]), 2.6
-        openings = layouts._openings(Draws("wall", seed), 8.0, height, outer)
+        met = start + 3.5 * forward
+        openings = layouts._openings(Draws("wall", seed), 8.0, height, [(3.3, 3.7)], outer)
         build = layouts._Builder(Draws("wall", seed), stock())
-        layouts._wall(build, start, end, height, 0.2, "plain", outer=outer)
+        layouts._wall(build, start, end, height, 0.2, "plain", [met, met + 1], outer=outer)
         wall = World(build.things[:1], [], np.ones(3), Sky(np.ones(3), np.ones(3)), texture_bank())
         along, up = (part.ravel() for part in np.meshgrid(np.arange(0.1, 8, 0.1), [0.2, 1.5, 2.5]))
-        origins = torch.tensor(np.stack([along - 4, up, 0 * up]), dtype=torch.float32)
-        distance = wall.cast(origins, torch.tensor([[0.0], [0], [1]]).expand_as(origins)).distance
+        ground = start + along[:, None] * forward - beyond
+        origins = torch.tensor(np.stack([ground[:, 0], up, ground[:, 1]]), dtype=torch.float32)
+        way = torch.tensor([beyond[0], 0, beyond[1]], dtype=torch.float32)[:, None] / 3
+        distance = wall.cast(origins, way.expand_as(origins)).distance.numpy()
         edges = np.array([edge for opening in openings for edge in opening[:2]])
         apart = np.abs(along[:, None] - edges).min(axis=1, initial=1.0) > 0.01
         is_open = np.array(
             [any(a < x < b and low < y < top for a, b, low, top in openings)
              for x, y in zip(along, up, strict=True)]
         )  # fmt: skip
-        assert (distance.isinf().numpy() == is_open)[apart].all()
-        np.testing.assert_allclose(distance[torch.from_numpy(apart & ~is_open)], 2.9, atol=1e-5)
-        open_ones += is_open.sum()
-    assert open_ones > 100
+        assert (np.isinf(distance) == is_open)[apart].all()
+        np.testing.assert_allclose(distance[apart & ~is_open], 2.9, atol=1e-5)
+        assert not is_open[np.abs(along - 3.5) < 0.19].any()  # another wall may end there
+        opened += is_open.sum()
+    assert opened > 100
+
+
+def test_a_home_has_a_roof_and_its_observer_room():
+    for seed in range(6):
+        place = build_place("home", Draws("home", seed), stock(), floating=0)
+        low, high = place.room
+        spots = torch.tensor(low + np.random.rand(64, 3) * (high - low), dtype=torch.float32).T
+        up = torch.tensor([[0.0], [1.0], [0.0]]).expand_as(spots)
+        assert place.world.cast(spots, up).distance.max() < 3.4
+        around = Panorama(place.eye, 0.0, 16).rays(*grid(16, 32))
+        assert place.world.cast(column(place.eye), around).distance.min() > 0.05
+
+
+def test_a_seed_gives_what_its_version_gave():
+    """Whoever changes these numbers changes `WORLD_VERSION` too."""
+    assert layouts.WORLD_VERSION == 6
+    for layout, wanted in PINNED.items():
+        build = layouts._Builder(Draws("pinned", 3), stock())
+        layouts.LAYOUTS[layout](build, 3)
+        points = np.concatenate([thing.shape.points.reshape(-1, 3) for thing in build.things])
+        looks = np.mean([thing.material.base for thing in build.things])
+        assert (len(points), *points.mean(axis=0), looks) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_normals_and_things_of_a_sample():
