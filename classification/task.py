@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..common.files import few
 from ..vision.hub.registry import model_info
 from ..vision.training import NetworkTask, log_metrics, log_picture
 from .metrics import ClassificationMetrics, positive_class
@@ -258,7 +259,7 @@ class ClassificationTask(NetworkTask):
         if self.trainer.sanity_checking:
             return confusion
         absent = [n for n, row in zip(self.classes, confusion, strict=True) if not row.any()]
-        told = f"{stage}: no sample of {', '.join(absent)}; scores that need one are left out"
+        told = f"{stage}: no sample of {few(absent)}; scores that need one are left out"
         if absent and told not in self._told:  # once, not at each epoch or for each subnet
             self._told.add(told)
             rank_zero_warn(told)

@@ -165,7 +165,7 @@ def _home(build: _Builder, floating: int) -> Place:
     middle, size = own.mean(axis=0), own[1] - own[0]
     # From near a corner to the one across: walls are near everywhere else.
     aside = np.where(draws.uniforms(2) < 0.5, -1, 1) * (0.35 + 0.3 * draws.uniforms(2))
-    spot, aim = (middle + side * aside * np.maximum(size - 2.2, 0.3) / 1.3 for side in (1, -1))
+    spot, aim = (middle + side * aside * np.maximum(size - 1.6, 0.3) / 1.3 for side in (1, -1))
     top = min(2.2, height - 0.5)
     eye = np.array([spot[0], draws.uniform(0.5, top), spot[1]])
     gaze = _unit(np.array([aim[0], draws.uniform(0.3, 1.6), aim[1]]) - eye)
