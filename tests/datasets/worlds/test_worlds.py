@@ -398,6 +398,9 @@ def test_a_home_has_a_roof_and_its_observer_room():
         spots = torch.tensor(low + np.random.rand(64, 3) * (high - low), dtype=torch.float32).T
         up = torch.tensor([[0.0], [1.0], [0.0]]).expand_as(spots)
         assert place.world.cast(spots, up).distance.max() < 3.4
+        spots[1] = 9.0  # seen from above the roof is one, however low ceilings hang below it
+        down = place.world.cast(spots, -up).distance
+        assert down.max() - down.min() < 1e-4 and 5.6 < down.min() < 6.8
         around = Panorama(place.eye, 0.0, 16).rays(*grid(16, 32))
         assert place.world.cast(column(place.eye), around).distance.min() > 0.05
 

@@ -113,11 +113,18 @@ def test_linear_takes_the_leading_columns_of_each_part():
     assert torch.equal(found.weight, layer.weight[:3][:, [0, 1, 4, 5, 6, 7]])
 
 
-def test_many_parts_train_after_inference_mode():
-    parts = [Choice(f"part{i}", (1, 2)) for i in range(7)]
+@pytest.fixture
+def many():
+    """A layer of so many parts that they are taken by indices, none of which are kept, and rows."""
+    base._listed.cache_clear()
+    parts = [Choice(f"part{i}", (1, 2)) for i in range(8)]
     layer = elastic.Linear(concat(*parts), 3)
     layer.activate({part.name: 1 for part in parts})
-    x = torch.ones(2, 7)
+    return layer, torch.ones(2, 8)
+
+
+def test_many_parts_train_after_inference_mode(many):
+    layer, x = many
     with torch.inference_mode():
         wanted = layer(x)
     y = layer(x)
@@ -125,21 +132,13 @@ def test_many_parts_train_after_inference_mode():
     assert torch.equal(y, wanted) and layer.weight.grad[:, ::2].eq(2).all()
 
 
-def test_many_parts_are_traced():
-    base._listed.cache_clear()
-    parts = [Choice(f"piece{i}", (1, 2)) for i in range(9)]
-    layer = elastic.Linear(concat(*parts), 3)
-    layer.activate({part.name: 1 for part in parts})
-    x = torch.ones(2, 9)
+def test_many_parts_are_traced(many):
+    layer, x = many
     torch.testing.assert_close(torch.jit.trace(layer, x)(x), layer(x))
 
 
-def test_many_parts_compute_after_an_export():
-    base._listed.cache_clear()
-    parts = [Choice(f"stretch{i}", (1, 2)) for i in range(8)]
-    layer = elastic.Linear(concat(*parts), 3)
-    layer.activate({part.name: 1 for part in parts})
-    x = torch.ones(2, 8)
+def test_many_parts_compute_after_an_export(many):
+    layer, x = many
     exported = torch.export.export(layer, (x,), strict=False).module()
     y = layer(x)
     assert type(y.detach()) is torch.Tensor
