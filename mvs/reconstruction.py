@@ -155,7 +155,8 @@ def reconstruct(
     def told() -> dict:
         items = [{**e, "files": [str(out / file) for file in e["files"]]} for e in entries.values()]
         items += [{"name": name, "error": error} for name, error in unread.items()]
-        facts = {"scene": scene.name, "layout": scene.layout, "size": list(size), **fused}
+        facts = {"scene": scene.name, "layout": scene.layout, "offset": list(scene.offset)}
+        facts |= {"size": list(size), **fused}
         return run_summary(predictor, predictor.model, "views", items, **facts)
 
     try:

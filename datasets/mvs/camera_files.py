@@ -54,7 +54,7 @@ class CameraFile(NamedTuple):
     """What a camera file says."""
 
     intrinsics: Tensor  #: (3, 3) float32
-    extrinsics: Tensor  #: (4, 4) float32, world to camera
+    extrinsics: Tensor  #: (4, 4) float64, world to camera
     #: (least, greatest) depth as the file has them, unchecked; None without a line
     depth_range: tuple[float, float] | None
 
@@ -119,14 +119,14 @@ def read_camera_file(path: str | os.PathLike, form: str = "auto") -> CameraFile:
         place += 1 + count
         return numbers
 
-    extrinsics = torch.tensor(take(16, "extrinsic", "extrinsic matrix")).view(4, 4)
+    extrinsics = torch.tensor(take(16, "extrinsic", "extrinsic matrix"), dtype=torch.float64)
     intrinsics = torch.tensor(take(9, "intrinsic", "intrinsic matrix")).view(3, 3)
     rest = [_number(path, line, word) for line, word in words[place:]]
     try:
         depth_range = parse_range(rest, form) if rest else None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    return CameraFile(intrinsics, extrinsics, depth_range)
+    return CameraFile(intrinsics, extrinsics.view(4, 4), depth_range)
 
 
 def write_camera_file(

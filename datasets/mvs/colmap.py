@@ -88,7 +88,7 @@ def _scene_of_model(
                 name=photograph.name.rsplit(".", 1)[0],
                 image=path,
                 intrinsics=_intrinsics(camera, where).float(),
-                extrinsics=extrinsics.float(),
+                extrinsics=extrinsics,
                 truth=truth(photograph.name),
                 camera_file=file,
                 size=(camera.height, camera.width),
@@ -137,7 +137,7 @@ def _points(model: Model) -> tuple[Tensor | None, list[Tensor] | None]:
         place = np.minimum(place, len(model.point_ids) - 1)
         place = place[model.point_ids[place] == photograph.points]
         tracks.append(torch.from_numpy(np.unique(place)))
-    return torch.from_numpy(model.points).float(), tracks
+    return torch.from_numpy(model.points), tracks
 
 
 #: Folders of the calibration, for the photographs and for the rig.

@@ -118,7 +118,7 @@ def open_middlebury(path: str | os.PathLike) -> Scene:
         extrinsics[:3, :3], extrinsics[:3, 3] = rotation.view(3, 3), shift
         name, image = words[0].rsplit(".", 1)[0], str(root / words[0])
         file = f"{files[0]}, line {number}"
-        views.append(View(name, image, k.view(3, 3).float(), extrinsics.float(), camera_file=file))
+        views.append(View(name, image, k.view(3, 3).float(), extrinsics, camera_file=file))
     parts = {"photographs": [str(view.image) for view in views]}
     check_files(f"scene {root.name}", root, parts, f"images as in {files[0]}", what="photographs")
     scene = Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))
@@ -158,7 +158,7 @@ def _view(entry: dict, root: Path, where: str, parts: dict[str, list[str]]) -> V
         limits = (least, greatest)
     truth = partial(_truth, files["depth"], files.get("mask")) if "depth" in files else None
     name = Path(files["image"]).stem
-    return View(name, files["image"], k.float(), pose.float(), limits, truth, where)
+    return View(name, files["image"], k.float(), pose, limits, truth, where)
 
 
 def _matrix(value: object, where: str, what: str, shapes: tuple[tuple[int, ...], ...]) -> Tensor:

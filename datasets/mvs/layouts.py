@@ -8,17 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from ...common.files import few
 from ...vision.io.pairing import images_in
 from ..files import check_choice, expand_path
 from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
-from .cameras import rounding_note
 from .colmap_model import find_model
 from .dataset import MVSDataset
-from .scene import Scene
+from .scene import Scene, near_origin
 
 __all__ = ["LAYOUTS", "SceneFolders", "open_scene"]
 
@@ -106,7 +103,8 @@ def open_scene(
         FileNotFoundError: files are missing; the message names them.
         ValueError: the layout is not known, or a file is wrong; the message names it.
 
-    Warns (``UserWarning``) of cameras so far from the origin that float32 moves them.
+    Warns (``UserWarning``) of cameras so far from the origin that float32 would move them; the
+    scene is moved, see `Scene.offset`.
     """
     check_choice("range form", range_form, RANGE_FORMS)
     if layout is not None:
@@ -124,9 +122,14 @@ def open_scene(
         bare = path.is_dir() and images_in(path)
         looked += "; of photographs without cameras COLMAP finds these" if bare else ""
         raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
-    scene = LAYOUTS[layout].opens(path, range_form)
-    if note := rounding_note(torch.stack([view.extrinsics for view in scene.views])):
-        warnings.warn(f"{path}: {note}", stacklevel=2)
+    scene = near_origin(LAYOUTS[layout].opens(path, range_form))
+    if any(scene.offset):
+        offset = ", ".join(f"{value:.0f}" for value in scene.offset)
+        warnings.warn(
+            f"{path}: the cameras stand so far from the origin that float32 would move them: depth "
+            f"and clouds are of a world whose origin is at ({offset}), the scene's `offset`",
+            stacklevel=2,
+        )
     return scene
 
 

@@ -36,12 +36,14 @@ from ...vision.io.images import image_size, read_pixels, to_bytes, to_float, use
 from ...vision.io.pfm import read_pfm
 from ..cache import Kept, SampleCache, source_name
 from .cameras import (
+    camera_centre,
     check_camera,
     lift,
     project,
     range_from_cameras,
     range_from_points,
     resize_intrinsics,
+    rounding_note,
     upright,
 )
 from .matching import Features, depths_in_common, find_features, range_from_features
@@ -52,6 +54,7 @@ __all__ = [
     "check_range",
     "derive_range",
     "known_depth",
+    "near_origin",
     "read_depth",
     "read_mask",
     "readable",
@@ -69,7 +72,7 @@ class View:
     name: str  #: unique within the scene, such as ``00000012``
     image: str | Tensor  #: path of the photograph, or (3, H, W) float32 in [0, 1]
     intrinsics: Tensor  #: (3, 3) float32, pixels of the photograph
-    extrinsics: Tensor  #: (4, 4) float32, world to camera
+    extrinsics: Tensor  #: (4, 4) float32, or float64 as read from a file, world to camera
     #: least and greatest depth in the world's unit; None where nobody said
     depth_range: tuple[float, float] | None = None
     #: called to read the true depth: (1, H, W) float32, 0 where unknown, and the bool mask of where
@@ -100,10 +103,12 @@ class Scene(Kept):
     #: how it lies on disk (a key of ``vizoo.datasets.mvs.layouts.LAYOUTS``), or ``generated``
     layout: str
     pair_file: str = ""  #: what to name in a complaint about the pairs
-    #: (N, 3) float32 sparse points in the world, where the layout has them
+    #: (N, 3) sparse points in the world, where the layout has them
     points: Tensor | None = None
     #: for each view the indices of the points that it sees, with ``points``
     tracks: Sequence[Tensor] | None = None
+    #: (x, y, z) of its world's origin in that of its files, see `near_origin`
+    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
     _used: dict[str, int] = field(default_factory=dict)  # bits by path; replaced scenes share it
     _features: dict[int, Features] = field(default_factory=dict, init=False)
     _ranges: dict[int, tuple[tuple[float, float], str]] = field(default_factory=dict, init=False)
@@ -361,6 +366,21 @@ class Scene(Kept):
                 raise ValueError(
                     f"{file}: view {view.name} lists source {self.views[again].name} twice"
                 )
+
+
+def near_origin(scene: Scene) -> Scene:
+    """Return the scene in float32, moved to the first camera where that would round positions.
+
+    Maps and models on the globe have such positions. ``offset`` says by how much it was moved.
+    """
+    extrinsics = torch.stack([view.extrinsics for view in scene.views]).double()
+    offset = torch.zeros(3, dtype=torch.float64)
+    if rounding_note(extrinsics):
+        offset = camera_centre(extrinsics[0]).round()
+        extrinsics[:, :3, 3] += extrinsics[:, :3, :3] @ offset
+    views = [replace(v, extrinsics=e) for v, e in zip(scene.views, extrinsics.float(), strict=True)]
+    points = None if scene.points is None else (scene.points.double() - offset).float()
+    return replace(scene, views=views, points=points, offset=tuple(offset.tolist()))
 
 
 def readable(scene: Scene, report: Callable[[int, int], None]) -> tuple[Scene, dict[str, str]]:

@@ -45,11 +45,12 @@ def test_a_whole_scene(scene, oracle, predictor, tmp_path):
     seen = []
     summary = reconstruct(
         predictor,
-        scene,
+        replace(scene, offset=(3e6, 5.0, 7.0)),
         tmp_path / "out",
         report=lambda what, done, total: seen.append((what, done, total)),
     )
     assert seen[-1] == ("fusion", 4, 4) and ("views", 0, 4) in seen and ("views", 4, 4) in seen
+    assert summary["offset"] == [3e6, 5, 7]
     names = [view.name for view in scene.views]
     assert [view["name"] for view in summary["views"]] == names == oracle.calls
     for name in names:

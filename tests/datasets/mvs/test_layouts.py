@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mvs_fixtures import small_scene
 
+from vizoo.datasets.draws import rotation_matrix
 from vizoo.datasets.mvs import open_scene, write_scene
+from vizoo.datasets.mvs.cameras import camera_centre
 from vizoo.datasets.mvs.dtu import open_dtu_training
 from vizoo.datasets.mvs.layouts import LAYOUTS
 from vizoo.datasets.mvs.writers import WRITERS
@@ -414,18 +416,53 @@ class TestFolder:
             open_scene(tmp_path)
 
 
-@pytest.mark.parametrize("offset", [3e6, 3e2])
-def test_cameras_far_from_the_origin(tmp_path_factory, tmp_path, recwarn, offset):
-    """As in metres of a map, where float32 rounds positions to a quarter of one."""
-    folder = shutil.copytree(_folder_of_two(tmp_path_factory.getbasetemp()), tmp_path / "map")
-    cameras = json.loads((folder / "cameras.json").read_text())
+def _moved_folder(path, offset):
+    cameras = json.loads((path / "cameras.json").read_text())
     for view in cameras["views"]:
         for row in view["extrinsics"][:3]:
-            row[3] -= offset * row[0]
-    (folder / "cameras.json").write_text(json.dumps(cameras))
-    open_scene(folder)
+            row[3] -= np.dot(row[:3], offset)
+    (path / "cameras.json").write_text(json.dumps(cameras))
+
+
+def _moved_colmap(path, offset):
+    images, points = path / "sparse/images.txt", path / "sparse/points3D.txt"
+    lines = [line.split(" ") for line in images.read_text().splitlines()]
+    for words in lines:
+        if words[-1].endswith(".png"):
+            turned = rotation_matrix(*map(float, words[1:5])) @ offset
+            words[5:8] = map(str, np.array(words[5:8], float) - turned)
+    images.write_text("\n".join(map(" ".join, lines)) + "\n")
+    lines = [line.split(" ") for line in points.read_text().splitlines()]
+    for words in lines:
+        if words[0] != "#":
+            words[1:4] = map(str, np.array(words[1:4], float) + offset)
+    points.write_text("\n".join(map(" ".join, lines)) + "\n")
+
+
+@pytest.mark.parametrize("far", [3e6, 3e2])
+@pytest.mark.parametrize("layout", ["folder", "colmap"])
+def test_cameras_far_from_the_origin(scene, tmp_path, recwarn, far, layout):
+    """As in metres of a map, where float32 would round positions to a quarter of one."""
+    path = write_scene(scene, tmp_path / "map", layout, lossless=True)
+    near, offset = open_scene(path), np.array([far, -far, far / 7])
+    {"folder": _moved_folder, "colmap": _moved_colmap}[layout](path, offset)
+    opened = open_scene(path)
     said = [str(one.message) for one in recwarn]
-    assert len(said) == (offset > 1e6) and all("from the origin" in one for one in said)
+    moved = torch.tensor(offset - opened.offset)
+    if far < 1e6:
+        assert opened.offset == (0, 0, 0) and not said
+    else:
+        assert len(said) == 1 and "origin is at (" in said[0]
+        centre = camera_centre(opened.views[0].extrinsics)
+        assert centre.abs().max() <= 0.5 and moved.abs().max() < 10
+    for view, known in zip(opened.views, near.views, strict=True):
+        wanted = camera_centre(known.extrinsics.double()) + moved
+        error = (camera_centre(view.extrinsics) - wanted).abs().max()
+        assert view.extrinsics.dtype == torch.float32 and error < 1e-4
+    assert all(opened.sources(view) == near.sources(view) for view in range(len(near)))
+    if layout == "colmap":
+        wanted = near.points.double() + moved
+        torch.testing.assert_close(opened.points.double(), wanted, rtol=0, atol=1e-4)
 
 
 def test_middlebury(scene, tmp_path):
