@@ -150,13 +150,14 @@ def _pairs(module: nn.Module) -> list[tuple[str, str]]:
 
     A sequence's are known. Of others tracing shows them, which takes a hundred times as long.
     """
-    if type(module) is nn.Sequential:
-        runs = Counter(map(id, module))
-        named = [(name, runs[id(child)]) for name, child in module._modules.items()]
+    if type(module).forward is nn.Sequential.forward:
+        names = {id(child): name for name, child in module.named_children()}
+        order = [id(child) for child in cast("nn.Sequential", module)]
+        runs = Counter(order)
         return [
-            (first, second)
-            for (first, one), (second, other) in itertools.pairwise(named)
-            if one == other == 1
+            (names[one], names[other])
+            for one, other in itertools.pairwise(order)
+            if runs[one] == runs[other] == 1
         ]
     try:
         graph = _Tracer().trace(module)

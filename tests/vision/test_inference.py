@@ -182,6 +182,20 @@ def test_foreign_network():
     assert close(half, wanted, 0.05)
 
 
+def test_a_sequence_of_a_class_of_its_own_is_folded_but_for_what_runs_twice():
+    class Norm(nn.Sequential):
+        """No forward pass of its own."""
+
+    twice = nn.Conv2d(3, 3, 1)
+    parts = (nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), twice, nn.BatchNorm2d(3))
+    net = settle(Norm(*parts, nn.ReLU(), twice, nn.BatchNorm2d(3)))
+    fast, x = optimize(net), torch.rand(1, 3, 4, 4)
+    with torch.no_grad():
+        assert close(fast(x), net(x))
+    left = [name for name, m in fast.named_modules() if isinstance(m, nn.BatchNorm2d)]
+    assert left == ["net.3", "net.6"]
+
+
 def test_control_flow_that_cannot_be_traced_runs_as_it_is():
     class Branching(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
