@@ -29,7 +29,7 @@ from vizoo.classification.comparison.significance import differences
 from vizoo.classification.task import ClassificationTask
 from vizoo.common.counts import count
 from vizoo.nas import search_space
-from vizoo.vision.configs.builtin import CONFIGS
+from vizoo.vision.configs.builtin import CONFIGS, read_config
 from vizoo.vision.hub.create import create_model
 from vizoo.vision.subnets.leaves import unsplit
 
@@ -67,6 +67,8 @@ SETTINGS = {
         },
     },
 }
+# Where none is looked at; the settings of images take long to read.
+NO_IMAGES = {"class_path": "lightning.pytorch.demos.boring_classes.BoringDataModule"}
 CELLS = {"model": "nasbench201", "model_args": {"channels": 2, "cells": 1}}
 CONVERTED = {
     "model": "image_classifier",
@@ -163,6 +165,12 @@ def write(tmp_path):
     return write
 
 
+@pytest.fixture
+def unpictured(monkeypatch):
+    """Reports without their pictures."""
+    monkeypatch.setattr(report, "front_plot", lambda *_: "")
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -223,7 +231,7 @@ def write(tmp_path):
     ],
 )
 def test_a_wrong_config_is_one_line(write, rows, message, tmp_path, capsys):
-    name = write(rows)
+    name = write(rows, data=NO_IMAGES)
     assert main(["compare", "--config", name, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("vizoo: error: ")
@@ -235,9 +243,9 @@ def test_what_a_config_lacks_is_named(write, tmp_path):
     with pytest.raises(ValueError, match="no config of `vizoo compare`: it has no `data`"):
         CompareConfig.read(str(tmp_path / "none.yaml"))
     with pytest.raises(ValueError, match="epochs are needed"):
-        CompareConfig.read(write(training={"lr": 1.0}))
+        CompareConfig.read(write(training={"lr": 1.0}, data=NO_IMAGES))
     with pytest.raises(ValueError, match="epochs are needed"):
-        CompareConfig.read(write(training={"epochs": "two"}))
+        CompareConfig.read(write(training={"epochs": "two"}, data=NO_IMAGES))
     with pytest.raises(FileNotFoundError, match=r"compare/generated\.yaml"):
         CompareConfig.read("compare/generate.yaml")
     for given in ({"rows": {}}, None):
@@ -252,9 +260,10 @@ def test_a_folder_that_cannot_be_made_is_said_before_any_run(write, tmp_path, mo
         vizoo.compare(Path(write()), tmp_path / "file" / "out")
 
 
-def test_images_that_are_not_there_are_one_line(tmp_path, monkeypatch, capsys):
+def test_images_that_are_not_there_are_one_line(write, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CIFAR10", str(tmp_path / "none"))
-    words = ["compare", "--config", "compare/cifar10_small.yaml", "--out", str(tmp_path / "out")]
+    name = write(data=read_config("compare/cifar10_small.yaml")["data"])
+    words = ["compare", "--config", name, "--out", str(tmp_path / "out")]
     assert main(words) == 2
     assert (
         capsys.readouterr().err
@@ -273,10 +282,10 @@ def test_built_in_comparisons_are_of_networks_that_there_are(path, monkeypatch):
     for row in config.rows.values():
         arguments = {k: v for k, v in row.model_args.items() if k != "convert"}
         if (named := json.dumps([row.model, arguments])) not in choices:
-            net = create_model(row.model, **{"classes": 10, **arguments}).eval()
-            choices[named] = len(search_space(net))
             with torch.device("meta"):
-                assert net.to("meta")(torch.empty(1, 3, height, width)).shape[0] == 1
+                net = create_model(row.model, **{"classes": 10, **arguments}).eval()
+                assert net(torch.empty(1, 3, height, width)).shape[0] == 1
+            choices[named] = len(search_space(net))
         supernet = choices[named] or "convert" in row.model_args
         assert bool(supernet) == (row.search is not None or row.pick is not None)
 
@@ -347,8 +356,8 @@ def test_rows_share_a_supernet_and_its_cost(write, monkeypatch):
 
 def test_limits_by_latency_are_one_for_all_rows_and_held(write, monkeypatch):
     row = {**CONVERTED, "pick": {"by": "uniform"}, "limits": {"latency": "50%"}}
-    config, times = CompareConfig.read(write({"a": row})), iter([8.0, 7.0])
-    config.data.setup("fit")
+    config = CompareConfig.read(write({"a": row}, data=NO_IMAGES))
+    times = iter([8.0, 7.0])
     shared = Shared()
     monkeypatch.setattr(candidates, "_cost", lambda bench, kind, architecture: next(times))
     bench = candidates.Bench.here(create_model("nasbench201"), size=(16, 16))
@@ -366,7 +375,7 @@ def test_limits_by_latency_are_one_for_all_rows_and_held(write, monkeypatch):
 
 
 def test_costs_are_of_as_many_images_as_the_config_says(write, monkeypatch):
-    one = CompareConfig.read(write())
+    one = CompareConfig.read(write(data=NO_IMAGES))
     several = replace(one, batch=3)
     assert one.batch == 1 and one.digest("plain one") != several.digest("plain one")
     seen = []
@@ -375,7 +384,7 @@ def test_costs_are_of_as_many_images_as_the_config_says(write, monkeypatch):
     latencies(several, [{"model": RESNET}])
     assert set(seen) == {3}
     with pytest.raises(ValueError, match="batch"):
-        CompareConfig.read(write(batch=0))
+        CompareConfig.read(write(batch=0, data=NO_IMAGES))
 
 
 def test_runs_of_other_images_are_others(write, monkeypatch):
@@ -390,6 +399,7 @@ def test_runs_of_other_images_are_others(write, monkeypatch):
     assert digests[0] != digests[1]
 
 
+@pytest.mark.usefixtures("unpictured")
 def test_it_goes_on_where_it_was_stopped(write, tmp_path, monkeypatch):
     name, out, calls = write(), tmp_path / "out", []
     models = {"plain one": RESNET, "random": CELL}
@@ -485,7 +495,16 @@ def test_sigterm_is_no_success(write, tmp_path, monkeypatch):
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
-def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog):
+@pytest.mark.usefixtures("unpictured")
+def test_a_row_that_fails_stops_no_other(write, tmp_path, capsys, caplog, monkeypatch):
+    models = {"plain one": RESNET, "random": CELL}
+
+    def others_done(config, row, seed, shared):
+        if row not in models:
+            return run(config, row, seed, shared)
+        return a_run(row, seed, digest=config.digest(row), model=models[row])
+
+    monkeypatch.setattr(module, "run", others_done)
     broken = {**CONVERTED, "model_args": FEW, "pick": {"by": "random"}}
     broken["limits"] = {"parameters": 10}
     name = write({"broken": broken, **SETTINGS["rows"]}, seeds=[0])
@@ -519,7 +538,7 @@ def test_what_diverges_counts_with_what_it_reaches(write, tmp_path):
 
 
 def test_latencies_are_of_each_network(write):
-    config = CompareConfig.read(write())
+    config = CompareConfig.read(write(data=NO_IMAGES))
     times, energies = latencies(config, [{"model": one} for one in (RESNET, CELL, RESNET)])
     assert times[0] == times[2] != times[1] and min(times) > 0
     assert len(energies) == 3
