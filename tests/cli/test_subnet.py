@@ -23,6 +23,7 @@ from vizoo.vision.subnets import best
 BOTH = ("before", "after")
 HERE = ("--input", "16x24", "--threads", "1")
 BRIEF = ("--population", "8", "--generations", "3")
+SMALLEST = ("--architecture", "smallest", *HERE)  # where how it is found does not matter
 
 
 @pytest.fixture(autouse=True)
@@ -243,10 +244,10 @@ def test_a_limit_that_measurements_break(supernet, table, capsys, monkeypatch):
 
 
 def test_recalibration(supernet, capsys):
-    assert subnet("--max-params", "2500", *HERE) == 0
+    assert subnet(*SMALLEST) == 0
     before = load_weights("small.safetensors")
     capsys.readouterr()
-    assert subnet("--max-params", "2500", *HERE, "--recalibrate", "toy.yaml") == 0
+    assert subnet(*SMALLEST, "--recalibrate", "toy.yaml") == 0
     report = read(capsys)
     assert report["recalibrated"] == {"config": "toy.yaml", "batches": 2, "samples": 8}
     after = load_weights("small.safetensors")
@@ -267,13 +268,12 @@ def test_a_task_of_ones_own_recalibrates(supernet, capsys, tmp_path, task):
         "data": {"class_path": "toy_supernet.ToyData"},
     }
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(config))
-    limits = ("--max-params", "2500", *HERE)
-    assert subnet(*limits, "--recalibrate", "own.yaml", "--evaluate", "own.yaml") == 0
+    assert subnet(*SMALLEST, "--recalibrate", "own.yaml", "--evaluate", "own.yaml") == 0
     report = read(capsys)
     assert report["recalibrated"] == {"config": "own.yaml", "batches": 2, "samples": 8}
     assert report["errors"]["subnet"]["after"]["val/error"] > 0
     ours = load_weights("small.safetensors").state_dict()
-    assert subnet(*limits, "--recalibrate", "toy.yaml", "--no-evaluate") == 0
+    assert subnet(*SMALLEST, "--recalibrate", "toy.yaml", "--no-evaluate") == 0
     theirs = load_weights("small.safetensors").state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
@@ -338,15 +338,15 @@ def test_errors_by_a_config_that_is_typed(supernet, capsys, monkeypatch):
     validated(monkeypatch)
     with open("toy.yaml") as file:
         typed = json.dumps(yaml.safe_load(file)).ljust(300)
-    assert subnet("--max-params", "2500", *HERE, "--evaluate", typed) == 0
+    assert subnet(*SMALLEST, "--evaluate", typed) == 0
     assert read(capsys)["errors"]["largest"]
 
 
 def test_errors_of_what_is_written(supernet, capsys, monkeypatch):
     seen = validated(monkeypatch)
-    words = (*BRIEF, "--evaluate", "toy.yaml", "--recalibrate", "toy.yaml")
+    words = (*SMALLEST, "--evaluate", "toy.yaml", "--recalibrate", "toy.yaml")
     words = ("--supernet", "supernet.safetensors", "--out", "small.safetensors", *words)
-    assert main(["subnet", "--max-params", "2500", *HERE, *words]) == 0
+    assert main(["subnet", *words]) == 0
     said = capsys.readouterr().out
     assert "val/error" in said and "with batch norms estimated anew" in said
     assert "; the largest subnet" in said and "(toy.yaml)" in said
@@ -357,7 +357,7 @@ def test_errors_of_what_is_written(supernet, capsys, monkeypatch):
 def test_errors_by_a_built_in_config_of_the_task(supernet, capsys, monkeypatch, tmp_path):
     """Of trained weights alone; a task without such a config is told how."""
     monkeypatch.setenv("VIZOO_HOME", str(tmp_path / "home"))
-    words = ("--architecture", "smallest", *HERE)
+    words = SMALLEST
     assert subnet(*words) == 0
     assert read(capsys)["errors"] is None
     listed = [*configs.list_configs(), "evaluate/toy.yaml"]
@@ -393,7 +393,7 @@ def test_what_was_measured_of_the_supernet_is_not_said_of_a_subnet(supernet, cap
     supernet.reach = 56
     save_weights(supernet, "supernet.safetensors")
     assert load_weights("supernet.safetensors").reach == 56
-    assert subnet("--max-params", "2500", *HERE) == 0
+    assert subnet(*SMALLEST) == 0
     assert not hasattr(load_weights("small.safetensors"), "reach")
 
 
@@ -435,8 +435,8 @@ def test_data_without_truth_are_refused_before_the_search(supernet, capsys, monk
 
 def test_a_subnet_whose_error_is_not_finite_is_written_all_the_same(supernet, capsys, monkeypatch):
     log_not_a_number(monkeypatch, lambda parameters: parameters <= 2500)
-    words = ["--supernet", "supernet.safetensors", "--out", "small.safetensors", *BRIEF]
-    words += ["--max-params", "2500", *HERE, "--evaluate", "toy.yaml"]
+    words = ["--supernet", "supernet.safetensors", "--out", "small.safetensors"]
+    words += [*SMALLEST, "--evaluate", "toy.yaml"]
     assert main(["subnet", *words]) == 0
     said = capsys.readouterr().out
     assert "val/error -, with batch norms estimated anew -; the largest subnet 0." in said
