@@ -6,6 +6,7 @@ import csv
 import itertools
 import json
 import os
+import shutil
 import signal
 
 import numpy as np
@@ -26,17 +27,25 @@ EVALUATE = FitConfig.evaluate
 COLUMNS = ("cifar10_test", "cifar100_test", "imagenet16_120_test")
 
 
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """The file of a table of all cells with drawn accuracies, and the table."""
+    path = tmp_path_factory.mktemp("drawn") / "truth.npz"
+    codes = np.array(list(itertools.product(range(5), repeat=6)))
+    accuracies = np.random.default_rng(0).uniform(10, 95, (3, len(codes)))
+    np.savez(path, arch=codes, **dict(zip(COLUMNS, accuracies, strict=True)))
+    return path, tabular.nasbench201(path)
+
+
 @pytest.fixture
-def cells(tmp_path, monkeypatch):
-    """A table of all cells with drawn accuracies, and a tree of 25 of them in two leaves.
+def cells(drawn, tmp_path, monkeypatch):
+    """The table in the working folder, and a tree of 25 of its cells in two leaves.
 
     What is measured of a cell is its accuracy on another data set of the table.
     """
     monkeypatch.chdir(tmp_path)
-    codes = np.array(list(itertools.product(range(5), repeat=6)))
-    drawn = np.random.default_rng(0).uniform(10, 95, (3, len(codes)))
-    np.savez("truth.npz", arch=codes, **dict(zip(COLUMNS, drawn, strict=True)))
-    table = tabular.nasbench201("truth.npz")
+    path, table = drawn
+    shutil.copy(path, tmp_path)
     net = create_model("nasbench201", classes=4, channels=2, cells=1)
     save_weights(net, "cells.safetensors")
     space = search_space(net)
@@ -67,10 +76,12 @@ def test_rankings_and_parameters_are_compared_with_the_truth(capsys, cells):
     every = list(tree.space.enumerate())
     best = sorted(every, key=lambda cell: -table.look_up(cell, "cifar10_test"))[:2]
     assert set(report["comparisons"]) == {"all", "true best 1 %"} and len(every) == 25
+    nets = {cell: extract(net, cell) for cell in every}
+    parameters = {cell: sum(p.numel() for p in one.parameters()) for cell, one in nets.items()}
     for name, group in (("all", every), ("true best 1 %", best)):
         truth = [table.look_up(cell, "cifar10_test") for cell in group]
         scores = [table.look_up(cell, "cifar100_test") for cell in group]
-        sizes = [sum(p.numel() for p in extract(net, cell).parameters()) for cell in group]
+        sizes = [parameters[cell] for cell in group]
         found = report["comparisons"][name]
         for who, figures in (("supernet", scores), ("parameters", sizes)):
             wanted = json.loads(json.dumps(compare(figures, truth).to_json()))
@@ -85,7 +96,7 @@ def test_rankings_and_parameters_are_compared_with_the_truth(capsys, cells):
         cell = tree.space.validate({name: row[name] for name in tree.space.names})
         assert float(row["cifar10_test"]) == table.look_up(cell, "cifar10_test")
         assert row["leaf"] == tree.leaf_of(cell)
-        assert int(row["parameters"]) == sum(p.numel() for p in extract(net, cell).parameters())
+        assert int(row["parameters"]) == parameters[cell]
 
 
 def test_another_column_and_lines(capsys, cells):
