@@ -442,8 +442,9 @@ def test_a_mistyped_metric_is_one_line(toy, capsys, callback, says):
 
 @pytest.mark.parametrize("name", ["CSVLogger", "TensorBoardLogger"])
 def test_a_run_whose_data_are_missing_leaves_no_folder(toy, capsys, monkeypatch, name):
-    words = ["-c", "stereo/easnet_small_pairs.yaml", f"--trainer.logger={name}"]
-    words += ["--trainer.logger.save_dir=."]
+    words = ["-c", "stereo/easnet_small_pairs.yaml"]
+    words += ["--model=toytask.Toy", "--model.init_weights=null"]
+    words += [f"--trainer.logger={name}", "--trainer.logger.save_dir=."]
     monkeypatch.delenv("PAIRS", raising=False)
     assert "PAIRS is not set" in error(capsys, "fit", *words)
     assert not (toy / "lightning_logs").exists()
