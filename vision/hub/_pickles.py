@@ -48,6 +48,10 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
     Raises:
         ValueError: a damaged file, or a pickle that names more than that; it lists the names.
     """
+    if _inflates(path):
+        raise ValueError(
+            f"{path}: not a checkpoint: it is compressed, which those of PyTorch never are"
+        )
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
             warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
@@ -74,6 +78,19 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
         elif isinstance(error, RuntimeError):  # torch's own words; of others only numbers and keys
             reason = _PLACE.sub("", str(error)).partition("\n")[0].partition(". ")[0]
         raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
+
+
+def _inflates(path: Path) -> bool:
+    """Whether a zip unpacks to more bytes than it has, and so to any number of them.
+
+    Of TorchScript only the code is compressed, which is not read.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            read = (entry for entry in archive.infolist() if "/code/" not in entry.filename)
+            return sum(entry.file_size for entry in read) > path.stat().st_size
+    except Exception:  # no zip, or a damaged one, which PyTorch tells apart
+        return False
 
 
 def stand_in(path: Path) -> str:

@@ -143,6 +143,20 @@ def test_the_other_half_of_an_openvino_file(tmp_path):
         read_published(tmp_path / "fast.bin")
 
 
+@pytest.mark.parametrize("entry", ["data.pkl", "data/0"])
+def test_an_archive_that_swells_is_not_unpacked(tmp_path, entry):
+    torch.save(STATE, tmp_path / "whole.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "whole.pth") as whole,
+        zipfile.ZipFile(tmp_path / "x.pth", "w", zipfile.ZIP_DEFLATED) as x,
+    ):
+        for name in whole.namelist():
+            swollen = b"\0" * 10_000_000 if name.endswith(entry) else whole.read(name)
+            x.writestr(name, swollen)
+    with pytest.raises(ValueError, match=r"x.pth: not a checkpoint: it is compressed"):
+        read_published(tmp_path / "x.pth")
+
+
 def test_archives_write_nothing(tmp_path):
     """Neither a zip nor a tar with entries that lead elsewhere is unpacked."""
     folder = tmp_path / "deep/er"
