@@ -150,14 +150,14 @@ def _pairs(module: nn.Module) -> list[tuple[str, str]]:
 
     A sequence's are known. Of others tracing shows them, which takes a hundred times as long.
     """
-    if type(module).forward is nn.Sequential.forward:
-        names = {id(child): name for name, child in module.named_children()}
-        order = [id(child) for child in cast("nn.Sequential", module)]
-        runs = Counter(order)
+    kind: Any = type(module)
+    if kind.forward is nn.Sequential.forward and kind.__iter__ is nn.Sequential.__iter__:
+        runs = Counter(map(id, module._modules.values()))
+        named = [(name, runs[id(child)]) for name, child in module._modules.items()]
         return [
-            (names[one], names[other])
-            for one, other in itertools.pairwise(order)
-            if runs[one] == runs[other] == 1
+            (first, second)
+            for (first, one), (second, other) in itertools.pairwise(named)
+            if one == other == 1
         ]
     try:
         graph = _Tracer().trace(module)

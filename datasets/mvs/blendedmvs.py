@@ -26,7 +26,7 @@ from ..files import check_choice, check_files, data_folder, expand_path
 from .camera_files import read_pair_file
 from .dataset import MVSDataset
 from .dtu import listed_pairs, listed_view, number_image
-from .scene import Scene, known_depth, read_depth
+from .scene import Scene, known_depth, near_origin, read_depth
 
 __all__ = ["BlendedMVS", "open_blendedmvs"]
 
@@ -115,7 +115,7 @@ def open_blendedmvs(path: str | os.PathLike, range_form: str = "auto") -> Scene:
             stacklevel=2,
         )
     pairs = listed_pairs(listed, pair_file, left_out)
-    return Scene(root.name, views, pairs, "blendedmvs", str(pair_file))
+    return near_origin(Scene(root.name, views, pairs, "blendedmvs", str(pair_file)))
 
 
 def _names(root: Path, split: str) -> list[str]:

@@ -35,7 +35,7 @@ from ..files import check_files, expand_path
 from .cameras import camera_centre, check_camera
 from .colmap_model import Camera, Model, find_model, read_model
 from .pairs import pair_by_poses, pairs_from_scores, score_by_points
-from .scene import Scene, View, known_depth
+from .scene import Scene, View, known_depth, near_origin
 
 __all__ = ["FOLDERS", "open_colmap", "open_eth3d"]
 
@@ -96,11 +96,12 @@ def _scene_of_model(
         )
     points, tracks = _points(model)
     empty: list[list] = [[] for _ in views]
-    scene = Scene(root.name, views, empty, layout, model.file("images"), points, tracks)
-    if points is None or tracks is None or not any(len(track) for track in tracks):
+    file = model.file("images")
+    scene = near_origin(Scene(root.name, views, empty, layout, file, points, tracks))
+    if scene.points is None or tracks is None or not any(len(track) for track in tracks):
         return pair_by_poses(scene)
-    centres = camera_centre(torch.stack([view.extrinsics for view in views]))
-    scene.pairs = pairs_from_scores(score_by_points(points, tracks, centres))
+    centres = camera_centre(torch.stack([view.extrinsics for view in scene.views]))
+    scene.pairs = pairs_from_scores(score_by_points(scene.points, tracks, centres))
     return scene
 
 

@@ -32,7 +32,7 @@ from ..files import check_choice, check_files, data_folder, expand_path
 from .camera_files import read_camera_file, read_pair_file
 from .cameras import scale_intrinsics
 from .dataset import MVSDataset
-from .scene import Scene, View, known_depth, read_mask
+from .scene import Scene, View, known_depth, near_origin, read_mask
 
 __all__ = [
     "DTU",
@@ -133,7 +133,8 @@ def open_dtu_training(
         view = listed_view(number, _rectified(images, number, lights[0]), file, range_form)
         intrinsics = scale_intrinsics(view.intrinsics, 4, 4)
         views.append(replace(view, intrinsics=intrinsics, truth=partial(_truth, depth, mask)))
-    return Scene(scan, views, listed_pairs(listed, pair_file), "dtu_training", str(pair_file))
+    pairs = listed_pairs(listed, pair_file)
+    return near_origin(Scene(scan, views, pairs, "dtu_training", str(pair_file)))
 
 
 def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "dtu") -> Scene:
@@ -154,7 +155,8 @@ def open_dtu(path: str | os.PathLike, range_form: str = "auto", layout: str = "d
         listed_view(number, image, file, range_form)
         for number, image, file in zip(listed, *parts.values(), strict=True)
     ]
-    return Scene(root.name, views, listed_pairs(listed, pair_file), layout, str(pair_file))
+    pairs = listed_pairs(listed, pair_file)
+    return near_origin(Scene(root.name, views, pairs, layout, str(pair_file)))
 
 
 def number_image(folder: Path, view: int) -> str:

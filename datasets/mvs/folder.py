@@ -40,7 +40,7 @@ from ...common.files import read_json
 from ..files import check_files, expand_path, read_text
 from .cameras import check_camera, invert_pose
 from .pairs import pair_by_poses
-from .scene import Scene, View, check_range, known_depth, read_depth, read_mask
+from .scene import Scene, View, check_range, known_depth, near_origin, read_depth, read_mask
 
 __all__ = ["CAMERAS_FILE", "open_folder", "open_middlebury"]
 
@@ -77,7 +77,7 @@ def open_folder(path: str | os.PathLike) -> Scene:
     if len({view.name for view in views}) < len(views):
         paths = [Path(entry["image"]).with_suffix("").as_posix() for entry in entries]
         views = [replace(view, name=path) for view, path in zip(views, paths, strict=True)]
-    scene = Scene(root.name, views, [[] for _ in views], "folder", str(file))
+    scene = near_origin(Scene(root.name, views, [[] for _ in views], "folder", str(file)))
     if all(sources is None for sources in listed):
         return pair_by_poses(scene)
     names = {view.name: place for place, view in enumerate(views)}
@@ -122,7 +122,7 @@ def open_middlebury(path: str | os.PathLike) -> Scene:
     parts = {"photographs": [str(view.image) for view in views]}
     check_files(f"scene {root.name}", root, parts, f"images as in {files[0]}", what="photographs")
     scene = Scene(root.name, views, [[] for _ in views], "middlebury", str(files[0]))
-    return pair_by_poses(scene)
+    return pair_by_poses(near_origin(scene))
 
 
 def _view(entry: dict, root: Path, where: str, parts: dict[str, list[str]]) -> View:

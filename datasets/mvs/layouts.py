@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from . import blendedmvs, colmap, dtu, folder
 from .camera_files import RANGE_FORMS
 from .colmap_model import find_model
 from .dataset import MVSDataset
-from .scene import Scene, near_origin
+from .scene import Scene
 
 __all__ = ["LAYOUTS", "SceneFolders", "open_scene"]
 
@@ -103,8 +102,7 @@ def open_scene(
         FileNotFoundError: files are missing; the message names them.
         ValueError: the layout is not known, or a file is wrong; the message names it.
 
-    Warns (``UserWarning``) of cameras so far from the origin that float32 would move them; the
-    scene is moved, see `Scene.offset`.
+    Warns (``UserWarning``) of cameras so far from the origin that the scene is moved there.
     """
     check_choice("range form", range_form, RANGE_FORMS)
     if layout is not None:
@@ -122,15 +120,7 @@ def open_scene(
         bare = path.is_dir() and images_in(path)
         looked += "; of photographs without cameras COLMAP finds these" if bare else ""
         raise ValueError(f"{path}: no scene of a known layout; looked for {looked}")
-    scene = near_origin(LAYOUTS[layout].opens(path, range_form))
-    if any(scene.offset):
-        offset = ", ".join(f"{value:.0f}" for value in scene.offset)
-        warnings.warn(
-            f"{path}: the cameras stand so far from the origin that float32 would move them: depth "
-            f"and clouds are of a world whose origin is at ({offset}), the scene's `offset`",
-            stacklevel=2,
-        )
-    return scene
+    return LAYOUTS[layout].opens(path, range_form)
 
 
 class SceneFolders(MVSDataset):

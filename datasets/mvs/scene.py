@@ -72,7 +72,7 @@ class View:
     name: str  #: unique within the scene, such as ``00000012``
     image: str | Tensor  #: path of the photograph, or (3, H, W) float32 in [0, 1]
     intrinsics: Tensor  #: (3, 3) float32, pixels of the photograph
-    extrinsics: Tensor  #: (4, 4) float32, or float64 as read from a file, world to camera
+    extrinsics: Tensor  #: (4, 4) float32, world to camera
     #: least and greatest depth in the world's unit; None where nobody said
     depth_range: tuple[float, float] | None = None
     #: called to read the true depth: (1, H, W) float32, 0 where unknown, and the bool mask of where
@@ -103,7 +103,7 @@ class Scene(Kept):
     #: how it lies on disk (a key of ``vizoo.datasets.mvs.layouts.LAYOUTS``), or ``generated``
     layout: str
     pair_file: str = ""  #: what to name in a complaint about the pairs
-    #: (N, 3) sparse points in the world, where the layout has them
+    #: (N, 3) float32 sparse points in the world, where the layout has them
     points: Tensor | None = None
     #: for each view the indices of the points that it sees, with ``points``
     tracks: Sequence[Tensor] | None = None
@@ -369,18 +369,28 @@ class Scene(Kept):
 
 
 def near_origin(scene: Scene) -> Scene:
-    """Return the scene in float32, moved to the first camera where that would round positions.
+    """Return a scene, whose cameras and points may be float64, with all in float32.
 
-    Maps and models on the globe have such positions. ``offset`` says by how much it was moved.
+    Where cameras stand so far from the origin that this would move them apart, as in metres of a
+    map or of the globe, the first one becomes the origin; the scene's ``offset`` is where it was.
+
+    Warns (``UserWarning``) of that.
     """
     extrinsics = torch.stack([view.extrinsics for view in scene.views]).double()
-    offset = torch.zeros(3, dtype=torch.float64)
-    if rounding_note(extrinsics):
-        offset = camera_centre(extrinsics[0]).round()
-        extrinsics[:, :3, 3] += extrinsics[:, :3, :3] @ offset
+    moved = torch.zeros(3, dtype=torch.float64)
+    if rounding_note(extrinsics) is not None:
+        moved = camera_centre(extrinsics[0])
+        extrinsics[:, :3, 3] += extrinsics[:, :3, :3] @ moved
+        warnings.warn(
+            f"{scene.views[0].camera_file or scene.name}: the cameras stand so far from the origin "
+            "that float32 would move them apart: depth and clouds are of a world whose origin is "
+            f"at ({', '.join(f'{value:.8g}' for value in moved.tolist())}), the scene's `offset`",
+            stacklevel=2,
+        )
+    x, y, z = (torch.tensor(scene.offset, dtype=torch.float64) + moved).tolist()
     views = [replace(v, extrinsics=e) for v, e in zip(scene.views, extrinsics.float(), strict=True)]
-    points = None if scene.points is None else (scene.points.double() - offset).float()
-    return replace(scene, views=views, points=points, offset=tuple(offset.tolist()))
+    points = None if scene.points is None else (scene.points.double() - moved).float()
+    return replace(scene, views=views, points=points, offset=(x, y, z))
 
 
 def readable(scene: Scene, report: Callable[[int, int], None]) -> tuple[Scene, dict[str, str]]:

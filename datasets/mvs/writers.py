@@ -43,7 +43,7 @@ def write_scene(
     """Write a scene, with its true depth where it and the layout have some.
 
     Args:
-        scene: what to write.
+        scene: what to write, in the world that its cameras are in: its ``offset`` is left out.
         folder: where to; made if need be. In ``dtu_training`` the folder of the data set, to which
             one more scan is added, with a list of pairs beside its cameras; the one for all scans,
             which other software reads, is that of the first.

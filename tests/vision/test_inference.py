@@ -7,7 +7,7 @@ import io
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from vizoo.stereo import fadnet
@@ -182,7 +182,9 @@ def test_foreign_network():
     assert close(half, wanted, 0.05)
 
 
-def test_a_sequence_of_a_class_of_its_own_is_folded_but_for_what_runs_twice():
+def test_a_sequence_of_a_class_of_its_own_is_folded_but_for_what_runs_twice(monkeypatch):
+    monkeypatch.setattr(fx.Tracer, "trace", None)  # which takes long
+
     class Norm(nn.Sequential):
         """No forward pass of its own."""
 
@@ -194,6 +196,16 @@ def test_a_sequence_of_a_class_of_its_own_is_folded_but_for_what_runs_twice():
         assert close(fast(x), net(x))
     left = [name for name, m in fast.named_modules() if isinstance(m, nn.BatchNorm2d)]
     assert left == ["net.3", "net.6"]
+
+
+def test_a_sequence_that_goes_through_its_children_in_another_order():
+    class Backwards(nn.Sequential):
+        def __iter__(self):
+            return reversed([*self._modules.values()])
+
+    net, x = settle(Backwards(nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1))), torch.rand(1, 3, 4, 4)
+    with torch.no_grad():
+        assert close(optimize(net)(x), net(x))
 
 
 def test_control_flow_that_cannot_be_traced_runs_as_it_is():

@@ -48,10 +48,7 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
     Raises:
         ValueError: a damaged file, or a pickle that names more than that; it lists the names.
     """
-    if _inflates(path):
-        raise ValueError(
-            f"{path}: not a checkpoint: it is compressed, which those of PyTorch never are"
-        )
+    _check_stored(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(_NUMPY):
             warnings.simplefilter("ignore")  # of the unpickler, about files that it then refuses
@@ -80,17 +77,25 @@ def load_pickle(path: Path, *, mmap: bool = False) -> Any:
         raise ValueError(f"{path}: not a checkpoint, or damaged ({reason})") from error
 
 
-def _inflates(path: Path) -> bool:
-    """Whether a zip unpacks to more bytes than it has, and so to any number of them.
+def _check_stored(path: Path) -> None:
+    """Refuse a zip that unpacks to more bytes than it has, and so to any number of them.
 
     Of TorchScript only the code is compressed, which is not read.
     """
+    if not zipfile.is_zipfile(path):
+        return
     try:
         with zipfile.ZipFile(path) as archive:
-            read = (entry for entry in archive.infolist() if "/code/" not in entry.filename)
-            return sum(entry.file_size for entry in read) > path.stat().st_size
-    except Exception:  # no zip, or a damaged one, which PyTorch tells apart
-        return False
+            entries = archive.infolist()
+    except Exception as error:  # which PyTorch might read all the same
+        what = "its list of contents cannot be read"
+        raise ValueError(f"{path}: not a checkpoint, or damaged ({what})") from error
+    read = (entry for entry in entries if entry.filename.split("/")[1:2] != ["code"])
+    if sum(entry.file_size for entry in read) > path.stat().st_size:
+        raise ValueError(
+            f"{path}: not a checkpoint: it is compressed, as those of PyTorch never are: unpack "
+            "it, or save it anew with torch.save"
+        )
 
 
 def stand_in(path: Path) -> str:

@@ -97,8 +97,8 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     wrong = [str(k) for k, v in state.items() if not (isinstance(v, Tensor) and isinstance(k, str))]
     if wrong:
         raise ValueError(f"{path}: not a state dict: no tensor under {few(wrong)}")
-    sparse = [key for key, value in state.items() if value.layout != torch.strided]
-    if sparse:
-        raise ValueError(f"{path}: tensors are sparse, which no network's are: {few(sparse)}")
+    other = [key for key, value in state.items() if value.layout != torch.strided]
+    if other:
+        raise ValueError(f"{path}: tensors are not dense, as all networks' are: {few(other)}")
     prefix = "module." if all(key.startswith("module.") for key in state) else ""
     return {key.removeprefix(prefix): value for key, value in state.items()}

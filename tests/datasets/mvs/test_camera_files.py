@@ -116,6 +116,7 @@ def test_written_cameras_come_back_to_the_bit(tmp_path, form):
     camera = read_camera_file(path)
     assert torch.equal(camera.intrinsics, intrinsics)
     assert torch.equal(camera.extrinsics.float(), extrinsics)
+    assert camera.extrinsics.dtype == torch.float64  # as positions on a map need
     assert camera.depth_range == (1.5, 7.25)
     assert len(path.read_text().splitlines()) == 12
 

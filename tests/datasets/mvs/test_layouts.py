@@ -20,6 +20,7 @@ from vizoo.datasets.mvs import open_scene, write_scene
 from vizoo.datasets.mvs.cameras import camera_centre
 from vizoo.datasets.mvs.dtu import open_dtu_training
 from vizoo.datasets.mvs.layouts import LAYOUTS
+from vizoo.datasets.mvs.scene import near_origin
 from vizoo.datasets.mvs.writers import WRITERS
 from vizoo.vision.io.images import write_image
 from vizoo.vision.io.pfm import read_pfm, write_pfm
@@ -439,13 +440,27 @@ def _moved_colmap(path, offset):
     points.write_text("\n".join(map(" ".join, lines)) + "\n")
 
 
+def _moved_camera_files(path, offset):
+    for file in path.rglob("*_cam.txt"):
+        lines = file.read_text().splitlines()
+        for number in (1, 2, 3):
+            row = np.array(lines[number].split(), float)
+            row[3] -= row[:3] @ offset
+            lines[number] = " ".join(map(repr, row.tolist()))
+        file.write_text("\n".join(lines) + "\n")
+
+
+_MOVED = {"folder": _moved_folder, "colmap": _moved_colmap}
+_MOVED |= dict.fromkeys(["dtu", "blendedmvs"], _moved_camera_files)
+
+
 @pytest.mark.parametrize("far", [3e6, 3e2])
-@pytest.mark.parametrize("layout", ["folder", "colmap"])
+@pytest.mark.parametrize("layout", _MOVED)
 def test_cameras_far_from_the_origin(scene, tmp_path, recwarn, far, layout):
     """As in metres of a map, where float32 would round positions to a quarter of one."""
     path = write_scene(scene, tmp_path / "map", layout, lossless=True)
     near, offset = open_scene(path), np.array([far, -far, far / 7])
-    {"folder": _moved_folder, "colmap": _moved_colmap}[layout](path, offset)
+    _MOVED[layout](path, offset)
     opened = open_scene(path)
     said = [str(one.message) for one in recwarn]
     moved = torch.tensor(offset - opened.offset)
@@ -453,8 +468,9 @@ def test_cameras_far_from_the_origin(scene, tmp_path, recwarn, far, layout):
         assert opened.offset == (0, 0, 0) and not said
     else:
         assert len(said) == 1 and "origin is at (" in said[0]
-        centre = camera_centre(opened.views[0].extrinsics)
-        assert centre.abs().max() <= 0.5 and moved.abs().max() < 10
+        # Rotations of files are of seven digits.
+        assert camera_centre(opened.views[0].extrinsics).abs().max() < 1
+        assert moved.abs().max() < 10 and near_origin(opened).offset == opened.offset
     for view, known in zip(opened.views, near.views, strict=True):
         wanted = camera_centre(known.extrinsics.double()) + moved
         error = (camera_centre(view.extrinsics) - wanted).abs().max()
@@ -467,17 +483,27 @@ def test_cameras_far_from_the_origin(scene, tmp_path, recwarn, far, layout):
 
 def test_middlebury(scene, tmp_path):
     lines = [str(len(scene))]
+    far = [lines[0]]
     for index, view in enumerate(scene.views):
         write_image(tmp_path / f"temple{index:04d}.png", scene.image(index))
+        pose = view.extrinsics.double()
+        shift = (pose[:3, 3] - pose[:3, :3] @ torch.tensor([3e6, 0, 0.0]).double()).tolist()
         numbers = [*view.intrinsics.flatten(), *view.extrinsics[:3, :3].flatten()]
         numbers += list(view.extrinsics[:3, 3])
         lines.append(f"temple{index:04d}.png " + " ".join(f"{n:.9g}" for n in numbers))
+        far.append(" ".join([*lines[-1].split()[:-3], *map(repr, shift)]))
     file = tmp_path / "temple_par.txt"
     file.write_text("\n".join(lines) + "\n")
     opened = open_scene(tmp_path)
     assert opened.layout == "middlebury" and opened.views[1].name == "temple0001"
     assert torch.equal(opened.views[1].extrinsics, scene.views[1].extrinsics)
     assert opened.sources(1)[0] == scene.sources(1)[0]
+    file.write_text("\n".join(far))
+    with pytest.warns(UserWarning, match="from the origin"):
+        moved = open_scene(tmp_path)
+    shift = torch.tensor(np.array(moved.offset) - [3e6, 0, 0])
+    wanted, centre = (camera_centre(s.views[1].extrinsics.double()) for s in (scene, moved))
+    torch.testing.assert_close(centre + shift, wanted, rtol=0, atol=1e-2)
     file.write_text("\n".join([lines[0], lines[1].rsplit(" ", 1)[0]]))
     with pytest.raises(ValueError, match="temple_par.txt, line 2: want a name and the 21 numbers"):
         open_scene(tmp_path)
