@@ -8,8 +8,10 @@ import json
 import pickle
 import random
 
+import conversion_networks as networks
 import pytest
 import torch
+from conversion_networks import EVERY, Deep, Places, Residual, Scaled, Small, Transformer, layer
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
@@ -18,9 +20,6 @@ from vizoo import nas
 from vizoo.nas.conversion.importance import taylor_scores
 from vizoo.nas.conversion.labels import Ties
 from vizoo.nas.sorting import sort_channels
-
-from . import networks
-from .networks import EVERY, Deep, Places, Residual, Scaled, Small, Transformer, layer
 
 IMAGE = (2, 3, 16, 16)
 
