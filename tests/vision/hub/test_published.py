@@ -157,6 +157,20 @@ def test_an_archive_that_swells_is_not_unpacked(tmp_path, entry):
         read_published(tmp_path / "x.pth")
 
 
+def test_an_archive_that_swells_is_not_hidden(tmp_path):
+    """Neither in a folder called code below others nor from Python's own reader of archives."""
+    torch.save(STATE, tmp_path / "x.pth")
+    whole = (tmp_path / "x.pth").read_bytes()
+    with zipfile.ZipFile(tmp_path / "x.pth", "a", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/data/code/0", b"\0" * 10_000_000)
+    with pytest.raises(ValueError, match=r"x.pth: not a checkpoint: it is compressed"):
+        read_published(tmp_path / "x.pth")
+    entry = whole.index(b"PK\1\2") + 6  # the version of the format that the entry needs
+    (tmp_path / "y.pth").write_bytes(whole[:entry] + b"\x46\0" + whole[entry + 2 :])
+    with pytest.raises(ValueError, match=r"y.pth: .*its list of contents cannot be read"):
+        read_published(tmp_path / "y.pth")
+
+
 def test_archives_write_nothing(tmp_path):
     """Neither a zip nor a tar with entries that lead elsewhere is unpacked."""
     folder = tmp_path / "deep/er"
