@@ -73,6 +73,7 @@ def infer_items(
     work: Callable[[str], T],
     show: Callable[[dict[str, Any]], None] | None = None,
     *,
+    out: Path | None = None,
     finish: Callable[[dict[str, Any]], Iterable[dict[str, Any]]] = dict.values,
     batch: int = 1,
 ) -> list[dict[str, Any]]:
@@ -85,6 +86,7 @@ def infer_items(
         sources: of each, by its name, the files that it is made from, as its summary names them.
         work: called with a name.
         show: called with the summary of each that did not fail.
+        out: folder of the results; summaries then say how many earlier files were replaced.
         finish: called with what `work` returned for a batch, by name; returns the summaries.
         batch: so many at a time.
 
@@ -98,6 +100,8 @@ def infer_items(
     names, items = list(sources), []
     told = {name: {key: str(path) for key, path in sources[name].items()} for name in names}
     failed: dict[str, str] = {}
+    # Of a scan's results some lie in a folder.
+    before = set() if out is None else {*out.glob("*"), *out.glob("*/*")}
 
     @contextmanager
     def noting(name: str) -> Iterator[None]:
@@ -130,6 +134,8 @@ def infer_items(
             for name in part:
                 item = {"name": name, **told[name]}
                 item |= {"error": failed[name]} if name in failed else summaries[name]
+                if out is not None and name not in failed:
+                    item["replaced"] = sum(Path(file) in before for file in item["files"])
                 items.append(item)
                 for note in item.get("warnings", ()):
                     warn(_named(note, list(told[name].values())[:1]))
@@ -166,7 +172,7 @@ def infer_one(
 def end_run(
     summary: dict[str, Any], out: Path | None, as_json: bool, asked: int | None = None
 ) -> int:
-    """Write ``summary.json`` and print it, or where it is.
+    """Write ``summary.json`` and print it, or where it is; say what was replaced.
 
     Returns:
         The status: 1 for failures, 130 where Ctrl+C left fewer items than were asked for.
@@ -182,6 +188,9 @@ def end_run(
         print(json.dumps(summary, indent=2))
     elif out is not None:
         print(out / "summary.json")
+    if replaced := sum(item.get("replaced", 0) for item in summary["items"]):
+        files = f"{replaced} file{'s' * (replaced > 1)}"
+        print(f"vizoo: replaced {files} of an earlier run in {out}", file=sys.stderr)
     failed = ["error" in item for item in summary["items"]]
     if any(failed):
         told = f"{sum(failed)} of {len(failed)} {summary['kind']} failed"

@@ -106,7 +106,10 @@ def _inner(word: str) -> list[str]:
 
 
 def expand(word: str) -> list[Path]:
-    """The images that a file, a folder or a glob names, sorted."""
+    """The images that a file, a folder or a glob names, sorted.
+
+    A glob of folders passes over those that hold results of an earlier run.
+    """
     path = Path(word)
     if path.is_dir():
         files, nothing = images_in(path), f"no image in this folder ({' '.join(SUFFIXES)})"
@@ -120,6 +123,9 @@ def expand(word: str) -> list[Path]:
     else:
         matches = map(Path, glob.glob(word, recursive=True))
         files = [file for file in matches if file.is_file() and file.name != CONTACT_SHEET]
+        if glob.has_magic(str(path.parent)):  # a folder that is named is asked for
+            results = set(filter(_holds_results, {file.parent for file in files}))
+            files = [file for file in files if file.parent not in results]
         nothing = "no file matches"
     if not files:
         raise FileNotFoundError(f"{word}: {nothing}")

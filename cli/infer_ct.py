@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
         return {**infer_one(name, lambda: predictor(scans[name], **how), save), **facts}
 
     sources = {name: {"scan": scan} for name, scan in scans.items()}
-    items = infer_items("scans", sources, work, None if args.json else _show)
+    items = infer_items("scans", sources, work, None if args.json else _show, out=out)
     return end_classified(args, predictor, "scan", items, len(sources), ("slices", "slices_used"))
 
 

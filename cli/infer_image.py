@@ -109,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
         sources,
         lambda name: predictor.prepare(images[name]),
         None if args.json else partial(_show, args.top),
+        out=out,
         finish=finish,
         batch=args.batch,
     )

@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         )
 
     sources = {name: {"image": image} for name, image in images.items()}
-    items = infer_items("panoramas", sources, work, None if args.json else _show)
+    items = infer_items("panoramas", sources, work, None if args.json else _show, out=out)
     summary = run_summary(predictor, args.model, "panoramas", items)
     return end_run(summary, out, args.json, len(sources))
 

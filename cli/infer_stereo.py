@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,7 +67,6 @@ def run(args: argparse.Namespace) -> int:
     where = args.device, args.dtype, args.runtime
     predictor = StereoPredictor(args.model, *where, guided=args.guided)
     checked = [] if args.no_check else some_of(pairs)
-    before = set(out.iterdir()) if out.is_dir() else set()
 
     def work(name: str) -> dict:
         left, right = as_pair(pairs[name].left, pairs[name].right)
@@ -102,17 +100,13 @@ def run(args: argparse.Namespace) -> int:
             warn_of_raw(out, name)
             return files
 
-        item = infer_one(name, infer, save)
-        return {**item, "replaced": sum(Path(file) in before for file in item["files"])}
+        return infer_one(name, infer, save)
 
     sources = {name: {"left": pair.left, "right": pair.right} for name, pair in pairs.items()}
-    items = infer_items("pairs", sources, work, None if args.json else partial(_show, args.scale))
+    show = None if args.json else partial(_show, args.scale)
+    items = infer_items("pairs", sources, work, show, out=out)
     summary = run_summary(predictor, args.model, "pairs", items)
-    status = end_run(summary, out, args.json, len(sources))
-    if replaced := sum(item.get("replaced", 0) for item in items):
-        files = f"{replaced} file{'s' * (replaced > 1)}"
-        print(f"vizoo: replaced {files} of an earlier run in {out}", file=sys.stderr)
-    return status
+    return end_run(summary, out, args.json, len(sources))
 
 
 def _show(asked: float | str, item: dict) -> None:

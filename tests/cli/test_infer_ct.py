@@ -269,6 +269,15 @@ def test_results_are_no_scans(weights, tmp_path, capsys, scan):
         assert report["scan"] == "batch/0.nii.gz"
 
 
+def test_results_of_another_patient_are_not_replaced_in_silence(weights, tmp_path, capsys, scan):
+    for patient in ("a", "b"):
+        write_nifti(tmp_path / patient / "chest.nii.gz", scan[0], scan[2])
+        assert call(patient, "--model", weights, "--out", "out", "--no-mirrors") == 0
+        said = capsys.readouterr()
+    files = said.out.count("  out/chest") - 1 + len(list((tmp_path / "out/chest_slices").iterdir()))
+    assert said.err.endswith(f"vizoo: replaced {files} files of an earlier run in out\n")
+
+
 def test_neither_earlier_results_nor_masks_are_scans(weights, tmp_path, capsys, scan):
     write_nifti(tmp_path / "batch/0.nii.gz", scan[0], scan[2])
     write_nifti(tmp_path / "batch/masks/0_lesion.nii.gz", scan[1], scan[2])

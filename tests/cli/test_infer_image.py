@@ -207,11 +207,24 @@ def test_results_among_the_folders_of_classes_are_no_class(photos, tmp_path, cap
     for file in list(photos.glob("*.png")):
         file.rename(photos / "mole" / file.name)
     words = ("--model", "a.safetensors", "--out", "photos/result")
-    for asked in ("photos", "photos", "photos/*"):
+    for asked, replaced in (("photos", 0), ("photos", 12), ("photos/*", 12)):
         assert call("infer", "image", asked, *words) == 0
-        assert capsys.readouterr().err == ""
+        told = f"vizoo: replaced {replaced} files of an earlier run in photos/result\n"
+        assert capsys.readouterr().err == (told if replaced else "")
         told = json.loads((photos / "result/summary.json").read_text())
         assert {Path(item["image"]).parent.name for item in told["items"]} == {"mole"}
+
+
+def test_a_glob_of_folders_passes_over_results(photos, capsys):
+    """Those of a folder that is named are asked for, as rectified pictures may be."""
+    words = ("--model", "a.safetensors", "--out", "photos/result")
+    for _ in range(2):
+        assert call("infer", "image", "photos/**/mole*.png", *words) == 0
+    said = capsys.readouterr().err
+    assert said == "vizoo: replaced 6 files of an earlier run in photos/result\n"
+    told = json.loads((photos / "result/summary.json").read_text())
+    assert [item["name"] for item in told["items"]] == ["mole0", "mole2", "mole4"]
+    assert len(find_sorted(["photos/result/*.png"])[0]) == 3
 
 
 def test_images_that_differ_in_their_kind_alone(photos):
