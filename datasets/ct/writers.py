@@ -53,7 +53,8 @@ def write_scans(
 
     Raises:
         ImportError: nibabel is not installed, or pydicom for ``dicom``.
-        ValueError: an unknown layout, or not three counts of at least one.
+        ValueError: an unknown layout, a folder with scans in another, or not three counts of at
+            least one.
     """
     check_choice("layout", layout, tuple(LAYOUTS))
     if len(counts) != 3 or min(counts) < 1:
@@ -61,7 +62,13 @@ def write_scans(
             f"scans {list(counts)}: want three numbers of at least 1, for train, val and test"
         )
     root = expand_path(folder)
-    classes, names, write = LAYOUTS[layout]
+    for other, (*_, files) in LAYOUTS.items():
+        if other != layout and any(root.glob(files)):
+            raise ValueError(
+                f"{root}: scans in the layout {other} are there; remove them, or name another "
+                "folder"
+            )
+    classes, names, write, _ = LAYOUTS[layout]
     scans = GeneratedCT(sum(counts), classes, CTPreset(), seed=seed)
     number = 0
     for name, count in zip(("train", "val", "test"), counts, strict=True):
@@ -123,12 +130,12 @@ def _write_dicom(folder: Path, patient: str, values: np.ndarray, affine: np.ndar
     return "1", tuple(f"{number:04d}.dcm" for number in range(1, len(values) + 1))
 
 
-#: Number of classes, their names by label, and what writes a scan into its class's folder.
-LAYOUTS: dict[str, tuple[int, tuple[str, ...], Callable[..., _Entry]]] = {
-    "cc-ccii": (3, ("CP", "NCP", "Normal"), _write_png),
-    "mosmed": (2, ("CT-0", "CT-1"), _write_nifti),
-    "covid-ctset": (2, ("normal", "covid"), _write_tiff),
-    "dicom": (3, ("CP", "NCP", "Normal"), _write_dicom),
+#: Number of classes, their names by label, what writes a scan into its class's folder, and where.
+LAYOUTS: dict[str, tuple[int, tuple[str, ...], Callable[..., _Entry], str]] = {
+    "cc-ccii": (3, ("CP", "NCP", "Normal"), _write_png, "*/*/1/*.png"),
+    "mosmed": (2, ("CT-0", "CT-1"), _write_nifti, "*/study_*.nii.gz"),
+    "covid-ctset": (2, ("normal", "covid"), _write_tiff, "*/*/SR_1/*.tif"),
+    "dicom": (3, ("CP", "NCP", "Normal"), _write_dicom, "*/*/1/*.dcm"),
 }
 
 

@@ -28,6 +28,20 @@ def test_writes_what_the_reader_reads(tmp_path, capsys):
     assert "s: scans of other runs are there too: 30003\n" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("first", LAYOUTS)
+def test_layouts_do_not_mix(tmp_path, capsys, first):
+    """CC-CCII's and DICOM's slices would even lie in the same folders."""
+    words = ["scans", str(tmp_path), "--size", "8x8", "--slices", "2", "--scans", "1", "1", "1"]
+    for _ in range(2):
+        assert main([*words, "--layout", first]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    for second in LAYOUTS.keys() - {first}:
+        assert main([*words, "--layout", second]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"vizoo: error: {tmp_path}: scans in the layout {first} are there")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_the_choices_are_the_writers():
     assert set(command._LAYOUTS) == set(LAYOUTS)
 
