@@ -139,6 +139,15 @@ def test_python_runs(program, tmp_path, monkeypatch):
     exec(compile(program, "page", "exec"), {"__name__": "page"})
 
 
+def test_a_config_of_ones_own_names_what_its_page_defines():
+    texts = blocks(ROOT / "docs/guides/own_network.md")
+    trees = [ast.parse(text) for language, text in texts if language.startswith("python")]
+    defined = {node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
+    configs = "".join(text for language, text in texts if language == "yaml")
+    named = set(re.findall(r"mytask\.(\w+)", configs))
+    assert named and named <= defined
+
+
 def test_the_reference_holds_what_the_page_of_python_imports(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "docs")
     import _reference
