@@ -231,9 +231,10 @@ def _find_folders(text: str) -> list[Pair]:
     pairs = [pair for pair in by_folder.values() if pair is not None]
     if not pairs:
         layouts = ", ".join(f"{left} and {right}" for left, right in SIDES)
+        left, right = ("*_L.png", "*_R.png") if images_in(root) else ("*/L.png", "*/R.png")
         raise FileNotFoundError(
             f"{text}: no pairs in it: neither images nor folders of the names {layouts}; name them "
-            f"as in '{text}/*/L.png' '{text}/*/R.png'"
+            f"as in '{text}/{left}' '{text}/{right}'"
         )
     return pairs if len({pair.name for pair in pairs}) == len(pairs) else _named(pairs)
 

@@ -393,6 +393,7 @@ def test_bad_requests(scene, capsys):
     assert "LEFT and RIGHT are missing" in refused(capsys, "--out", "out")
     assert "l.png: RIGHT is missing" in refused(capsys, "l.png", "--out", "out")
     assert "counts must agree" in refused(capsys, "a", "b", "--out", "out")
+    assert "name them as in 'a/*_L.png' 'a/*_R.png'" in refused(capsys, "a", "--out", "out")
     assert "where l.png lies" in refused(capsys, "l.png", "r.png", "--out", ".")
     assert "is a file" in refused(capsys, "l.png", "r.png", "--out", "calib.txt")
     (scene / "empty").mkdir()
