@@ -132,7 +132,7 @@ def infer_items(
                     done[name] = work(name)
             summaries = finished(done)
             for name in part:
-                item = {"name": name, **told[name]}
+                item: dict[str, Any] = {"name": name, **told[name]}
                 item |= {"error": failed[name]} if name in failed else summaries[name]
                 if out is not None and name not in failed:
                     item["replaced"] = sum(Path(file) in before for file in item["files"])

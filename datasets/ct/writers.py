@@ -62,8 +62,8 @@ def write_scans(
             f"scans {list(counts)}: want three numbers of at least 1, for train, val and test"
         )
     root = expand_path(folder)
-    for other, (*_, files) in LAYOUTS.items():
-        if other != layout and any(root.glob(files)):
+    for other, (*_, pattern) in LAYOUTS.items():
+        if other != layout and any(root.glob(pattern)):
             raise ValueError(
                 f"{root}: scans in the layout {other} are there; remove them, or name another "
                 "folder"
