@@ -24,6 +24,7 @@ from ._searched import SearchedClassifier, operations, searched_operation
 
 __all__ = ["NASBench201", "convert_published", "nasbench201"]
 
+_MOST_CELLS = 100  # a stage; a file that claims more would take minutes until it is refused
 _PUBLISHED = ("none", "avg_pool_3x3", "nor_conv_3x3", "nor_conv_1x1", "skip_connect")
 
 
@@ -85,11 +86,12 @@ class NASBench201(SearchedClassifier):
     Args:
         classes: outputs.
         channels: of the first stage; each of the other two has twice as many as the one before.
-        cells: of a stage.
+        cells: of a stage, at most 100.
         subnet: of one cell's network; None for the supernet.
 
     Raises:
-        ValueError: fewer than two classes, no channels or cells, or no subnet of this space.
+        ValueError: fewer than two classes, no channels, no or too many cells, or no subnet of this
+            space.
     """
 
     def __init__(
@@ -100,8 +102,11 @@ class NASBench201(SearchedClassifier):
         subnet: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(classes)
-        if channels < 1 or cells < 1:
-            raise ValueError(f"channels {channels} and cells {cells} must be at least 1")
+        if channels < 1 or not 1 <= cells <= _MOST_CELLS:
+            raise ValueError(
+                f"channels {channels}, cells {cells}: give 1 channel or more and 1 to "
+                f"{_MOST_CELLS} cells"
+            )
         known = (Choice(f"edges.{edge}", CELL_OPERATIONS) for edge in CELL_EDGES)
         choices = dict(zip(CELL_EDGES, operations(known, subnet).values(), strict=True))
         self.stem = ConvNorm(3, channels, 3)
