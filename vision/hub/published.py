@@ -72,7 +72,7 @@ def recognise(path: str | os.PathLike[str]) -> StoredWeights:
 def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Read the state dict out of a checkpoint that authors published.
 
-    Dictionaries wrapped around it (``state_dict``, ``model``) are taken off, and a ``module.``
+    Dictionaries wrapped around it (``state_dict``, ``model``) are taken off, and each ``module.``
     that leads every key.
 
     Raises:
@@ -100,5 +100,6 @@ def read_published(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     other = [key for key, value in state.items() if value.layout != torch.strided]
     if other:
         raise ValueError(f"{path}: tensors are not dense, as all networks' are: {few(other)}")
-    prefix = "module." if all(key.startswith("module.") for key in state) else ""
-    return {key.removeprefix(prefix): value for key, value in state.items()}
+    while all(key.startswith("module.") for key in state):
+        state = {key.removeprefix("module."): value for key, value in state.items()}
+    return dict(state)

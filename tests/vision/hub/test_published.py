@@ -23,6 +23,7 @@ STATE = {"a.weight": torch.ones(2), "module.b": torch.zeros(1)}
         {"epoch": 3, "state_dict": STATE},
         {"model": {"state_dict": STATE, "arch": "x"}},
         {"state_dict": {f"module.{key}": value for key, value in STATE.items()}},
+        {f"module.module.{key}": value for key, value in STATE.items()},
     ],
 )
 def test_wrappings(tmp_path, content):
