@@ -27,7 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     tanks.add_argument(
         "--tanks", metavar="SCENE", help="the distance of a Tanks and Temples scene, such as barn"
     )
-    tanks.add_argument("--align", metavar="FILE", help="4x4 matrix in text: cloud to truth")
+    tanks.add_argument(
+        "--align",
+        metavar="FILE",
+        help="4x4 matrix in text: cloud to truth, both as their files have them (default: a cloud "
+        "of a scene far from the origin is moved by the offset in its summary.json)",
+    )
     tanks.add_argument("--crop", metavar="FILE", help="Open3D's JSON polygon, in the truth's frame")
     tanks.add_argument(
         "--voxel",
@@ -43,7 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the scores; return 0."""
     from ..common.extras import from_extra
-    from ..vision.io.ply import read_ply
 
     if (args.scan is None) == (args.distance is None and args.tanks is None):
         raise ValueError("give --scan N (DTU), or --distance D or --tanks SCENE (F-score)")
@@ -52,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         refuse(args, ["seed"], "is of DTU's scores: leave it out without --scan")
     from_extra("scipy", "scipy.spatial", "vizoo evaluate mvs")
-    points, _ = read_ply(args.cloud)
-    scores = _dtu(points, args) if args.scan is not None else _f_score(points, args)
+    scores = _dtu(args) if args.scan is not None else _f_score(args)
     if args.json:
         print(json.dumps({"cloud": args.cloud, "truth": args.truth, **scores}, indent=2))
         return 0
@@ -64,9 +67,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _dtu(points: np.ndarray, args: argparse.Namespace) -> dict:
-    from ..mvs.evaluation import dtu_score, read_dtu_truth
+def _dtu(args: argparse.Namespace) -> dict:
+    from ..mvs.evaluation import dtu_score, read_cloud, read_dtu_truth
 
+    points = read_cloud(args.cloud)
     score = dtu_score(points, read_dtu_truth(args.truth, args.scan), seed=args.seed or 0)
     return {
         "accuracy": score.accuracy,
@@ -81,7 +85,7 @@ def _dtu(points: np.ndarray, args: argparse.Namespace) -> dict:
     }
 
 
-def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
+def _f_score(args: argparse.Namespace) -> dict:
     import numpy as np
 
     from ..mvs.clouds import crop_to_polygon, voxel_thin
@@ -95,7 +99,8 @@ def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
             )
         distance = TANKS_DISTANCES[args.tanks.lower()] if distance is None else distance
         voxel = distance / 2 if voxel is None else voxel
-    truth = _truth(args.truth)
+    moved = args.align is None
+    points, truth = _cloud(args.cloud, moved), _truth(args.truth, moved)
     if args.align is not None:
         matrix = _matrix(args.align)
         points = points @ matrix[:3, :3].T + matrix[:3, 3]
@@ -117,14 +122,23 @@ def _f_score(points: np.ndarray, args: argparse.Namespace) -> dict:
     }
 
 
-def _truth(path: str) -> np.ndarray:
+def _cloud(path: str, moved: bool) -> np.ndarray:
+    """Of a PLY file; moved by its scene's offset, or as they are there."""
+    from ..mvs.evaluation import read_cloud
     from ..vision.io.ply import read_ply
 
+    return read_cloud(path) if moved else read_ply(path)[0]
+
+
+def _truth(path: str, moved: bool) -> np.ndarray:
+    """The same, or the true points of a scene."""
     if Path(path).suffix != ".json" and not Path(path).is_dir():
-        return read_ply(path)[0]
+        return _cloud(path, moved)
     from ..datasets.mvs import open_scene, truth_points
 
-    return truth_points(open_scene(path))[0].numpy()
+    scene = open_scene(path)
+    points = truth_points(scene)[0].double().numpy()
+    return points + scene.offset if moved else points
 
 
 def _matrix(path: str) -> np.ndarray:

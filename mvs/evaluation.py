@@ -12,14 +12,16 @@ mean.
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..common.extras import from_extra
-from ..common.files import existing
+from ..common.files import existing, read_json, shortened
 from ..vision.io.ply import read_ply
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ __all__ = [
     "FScore",
     "dtu_score",
     "f_score",
+    "read_cloud",
     "read_dtu_truth",
     "thin",
 ]
@@ -107,6 +110,44 @@ class FScore:
         """Harmonic mean of precision and recall."""
         total = self.precision + self.recall
         return 2 * self.precision * self.recall / total if total else 0.0
+
+
+def read_cloud(path: str | os.PathLike) -> np.ndarray:
+    """Read the points of a PLY file, in the world of the scene that they are of.
+
+    To a cloud of a scene that was moved to the origin its offset is added, which the
+    `summary.json` of `reconstruct` beside it tells.
+
+    Returns:
+        (N, 3), float64 where there is an offset, else float32 or float64 as in the file.
+
+    Raises:
+        FileNotFoundError, ValueError: as `read_ply`; or the `summary.json` is damaged.
+
+    Warns (``UserWarning``) of an offset.
+    """
+    points, _ = read_ply(path)
+    summary = Path(path).with_name("summary.json")
+    if not summary.is_file():
+        return points
+    offset = read_json(summary, "a summary", partial(_offset_of, Path(path).name))
+    if not any(offset):
+        return points
+    shown = ", ".join(f"{value:.8g}" for value in offset)
+    warnings.warn(f"{path}: moved by ({shown}), the `offset` in {summary}", stacklevel=2)
+    return points + np.array(offset, np.float64)
+
+
+def _offset_of(name: str, facts: Any) -> list[float]:
+    """The offset of the cloud or mesh of this name, none of what a summary does not name."""
+    of = [facts.get(key) for key in ("cloud", "mesh")] if isinstance(facts, dict) else []
+    if name not in [Path(file).name for file in of if isinstance(file, str)]:
+        return []
+    offset = facts.get("offset", [])
+    numbers = isinstance(offset, list) and all(isinstance(x, (int, float)) for x in offset)
+    if not numbers or len(offset) not in (0, 3):
+        raise ValueError(f"its offset is {shortened(offset)}, not three numbers")
+    return offset
 
 
 def dtu_score(points: np.ndarray, truth: DTUTruth, *, seed: int = 0) -> DTUScore:

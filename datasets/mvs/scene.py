@@ -67,7 +67,11 @@ _MATCHED = 6  # sources that features are compared with
 
 @dataclass(frozen=True)
 class View:
-    """One photograph, its camera and what is known of its depth. Files are opened when read."""
+    """One photograph, its camera and what is known of its depth. Files are opened when read.
+
+    The world is the scene's: where that has an ``offset``, a point of it plus the offset is one of
+    the files' world.
+    """
 
     name: str  #: unique within the scene, such as ``00000012``
     image: str | Tensor  #: path of the photograph, or (3, H, W) float32 in [0, 1]

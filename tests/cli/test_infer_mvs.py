@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,6 +230,45 @@ def test_f_score(clouds, capsys):
         assert json.loads(capsys.readouterr().out)["f_score"] == wanted
     assert call(*words[:-1], "--distance", "0.2") == 0
     assert "f_score       1.0000" in capsys.readouterr().out
+
+
+def test_clouds_of_a_scene_that_was_moved_to_the_origin(
+    clouds, tmp_path, capsys, monkeypatch, recwarn, scene
+):
+    """As in metres of a map; a survey has doubles there, a scene its own offset."""
+    offset = [3e6, -5e6, 4e5]
+    survey = read_ply("truth.ply")[0].astype(float) + offset
+    lines = ["ply", "format ascii 1.0", f"element vertex {len(survey)}"]
+    lines += [*(f"property double {name}" for name in "xyz"), "end_header"]
+    rows = (" ".join(map(repr, row)) for row in survey.tolist())
+    (tmp_path / "survey.ply").write_text("\n".join([*lines, *rows]) + "\n")
+    (tmp_path / "truth").mkdir()
+    with write_ply("seen/cloud.ply") as ply:
+        ply.write(*(array.numpy() for array in truth_points(scene)))
+    there = replace(scene, offset=tuple(offset))
+    monkeypatch.setattr(mvs, "open_scene", lambda path: there)
+    for folder in (tmp_path, tmp_path / "seen"):
+        facts = json.dumps({"cloud": "elsewhere/cloud.ply", "offset": offset})
+        (folder / "summary.json").write_text(facts)
+    matrix = np.eye(4)
+    matrix[:3, 3] = np.array(offset) - [0.1, 0, 0]
+    np.savetxt("there.txt", matrix)
+    for words, wanted in (
+        (("cloud.ply", "survey.ply", "--distance", "0.2"), 1),
+        (("cloud.ply", "survey.ply", "--distance", "0.05"), 0),
+        (("cloud.ply", "survey.ply", "--distance", "0.05", "--align", "there.txt"), 1),
+        (("survey.ply", "cloud.ply", "--distance", "0.2"), 1),
+        (("seen/cloud.ply", "truth", "--distance", "0.001"), 1),
+    ):
+        assert call("evaluate", "mvs", *words, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["f_score"] == wanted
+        said = [str(one.message) for one in recwarn.list]
+        recwarn.clear()
+        moved = "cloud.ply: moved by (3000000, -5000000, 400000), the `offset` in"
+        assert len(said) == ("--align" not in words) and all(moved in one for one in said)
+    (tmp_path / "summary.json").write_text('{"cloud": "cloud.ply", "offset": [1, 2]}')
+    words = ("evaluate", "mvs", "cloud.ply", "survey.ply", "--distance", "1")
+    assert "summary.json: its offset is [1, 2], not three" in refused(capsys, *words)
 
 
 def test_crop(clouds, tmp_path, capsys):
