@@ -173,7 +173,7 @@ def _truths(root: Path, model: Model) -> dict[str, partial]:
             f"{jpg / 'cameras.txt'}: no such file; the true depth in {maps} is of the distorted "
             "photographs, whose calibration this is"
         )
-    distorted = read_model(jpg)
+    distorted = read_model(jpg, points=False)
     cameras = {Path(p.name).name: distorted.cameras[p.camera] for p in distorted.photographs}
     readers = {}
     for photograph in model.photographs:

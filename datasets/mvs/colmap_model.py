@@ -92,8 +92,12 @@ def find_model(*folders: str | os.PathLike) -> Path | None:
     return None
 
 
-def read_model(folder: str | os.PathLike) -> Model:
-    """Read a folder's model, of two forms the binary one; ``points3D`` may be missing.
+def read_model(folder: str | os.PathLike, points: bool = True) -> Model:
+    """Read a folder's model, of two forms the binary one.
+
+    Args:
+        folder: holds ``cameras``, ``images`` and perhaps ``points3D``.
+        points: whether ``points3D`` is read; else the model has no points.
 
     Raises:
         FileNotFoundError: ``cameras`` or ``images`` is missing.
@@ -109,7 +113,7 @@ def read_model(folder: str | os.PathLike) -> Model:
     if suffix == ".bin":
         readers = (_binary_cameras, _binary_images, _binary_points)
     cameras, photographs = readers[0](paths["cameras"]), readers[1](paths["images"])
-    points = readers[2](paths["points3D"]) if paths["points3D"].is_file() else {}
+    known = readers[2](paths["points3D"]) if points and paths["points3D"].is_file() else {}
     if not photographs:
         raise ValueError(f"{paths['images']}: the model has no image")
     for photograph in photographs:
@@ -118,8 +122,8 @@ def read_model(folder: str | os.PathLike) -> Model:
                 f"{paths['images']}: {photograph.name} is of camera {photograph.camera}, which "
                 f"{paths['cameras'].name} lacks"
             )
-    identifiers = np.array(sorted(points), dtype=np.int64)
-    places = np.array([points[i] for i in identifiers.tolist()], dtype=np.float64).reshape(-1, 3)
+    identifiers = np.array(sorted(known), dtype=np.int64)
+    places = np.array([known[i] for i in identifiers.tolist()], dtype=np.float64).reshape(-1, 3)
     if not np.isfinite(places).all():
         raise ValueError(f"{paths['points3D']}: a point is not finite")
     photographs = sorted(photographs, key=lambda photograph: photograph.name)

@@ -189,6 +189,11 @@ class TestETH3D:
         (path / "ground_truth_depth").rename(path / "elsewhere")
         assert not open_scene(path).has_truth
 
+    def test_points_of_the_distorted_photographs_are_not_read(self, scene, tmp_path):
+        path = write_scene(scene, tmp_path, "eth3d")
+        (path / "dslr_calibration_jpg/points3D.txt").write_text("none\n")
+        assert open_scene(path).has_truth
+
     def test_truth_of_another_size(self, scene, tmp_path):
         path = write_scene(scene, tmp_path, "eth3d")
         file = path / "ground_truth_depth/dslr_images/00000002.JPG"
