@@ -122,11 +122,11 @@ def rectify_frames(
     if own is None:
         return None, None
     try:
-        fitted = own.fitted(width, height)
+        fitted = own.fitted(height, width)
     except ValueError as error:
         where = f"{without_secrets(args.source)}: {args.calib or beside}"
         raise ValueError(f"{where}: {error}") from error
-    sequence.notes += scaling_notes((own.width, own.height), width, height)
+    sequence.notes += scaling_notes((own.height, own.width), height, width)
     return None, fitted
 
 

@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         calibration = calibrations[name] if rectifier is None else rectifier.calibration
         largest = args.max_disparity
         if calibration is not None:  # refused before the network runs
-            bound = calibration.fitted(width, height).ndisp
+            bound = calibration.fitted(height, width).ndisp
             largest = largest or (bound if args.scale == "auto" else None)
         chosen = {"formats": args.format, "max_depth": args.max_depth}
         views = [left, right]

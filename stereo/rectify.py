@@ -145,7 +145,7 @@ class RigRectifier(Rectifier):
         fov: float | None = None,
         size: tuple[int, int] | None = None,
     ) -> None:
-        self.rig = rig.fitted(width, height)
+        self.rig = rig.fitted(height, width)
         self.turns = _parallel(self.rig)
         quarters, notes = _quarters(self.turns[0]), self.rig.notes
         if quarters:

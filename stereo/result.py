@@ -244,7 +244,7 @@ class StereoResult:
         if isinstance(calibration, (str, os.PathLike)):
             calibration = read_calibration(calibration)
         height, width = self.disparity.shape
-        fitted = calibration.fitted(width, height)
-        for note in scaling_notes((calibration.width, calibration.height), width, height):
+        fitted = calibration.fitted(height, width)
+        for note in scaling_notes((calibration.height, calibration.width), height, width):
             warnings.warn(note, stacklevel=3)
         return fitted

@@ -334,8 +334,8 @@ def stream(
     report = _report(settled, steady)
     if calibration is not None:
         height, width = report.size
-        report.notes += scaling_notes((calibration.width, calibration.height), width, height)
-        calibration = calibration.fitted(width, height)
+        report.notes += scaling_notes((calibration.height, calibration.width), height, width)
+        calibration = calibration.fitted(height, width)
     path = Path(out) / sequence.name
     rate = rate or sequence.rate or _RATE
     how = (rate, colours, calibration, rectifier, sequence.live)

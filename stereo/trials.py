@@ -119,9 +119,9 @@ class Trials:
                 warnings.warn("rectified by matches, no calibration holds: no depth", stacklevel=1)
                 camera = None
             if camera is not None:
-                given = camera.width, camera.height
-                camera = camera.fitted(width, height)
-                for note in scaling_notes(given, width, height):
+                given = camera.height, camera.width
+                camera = camera.fitted(height, width)
+                for note in scaling_notes(given, height, width):
                     warnings.warn(note, stacklevel=1)
             name, predictor = self.choices.choose(model, limit, height, width, report, 1 + both)
             predictor.seconds = 0.0

@@ -92,7 +92,7 @@ class Lens:
             rays = np.stack(MODELS[self.model][2](self.distortion, a, b), axis=-1)
             return rays / np.linalg.norm(rays, axis=-1, keepdims=True)
 
-    def resized(self, width: int, height: int) -> Lens:
+    def resized(self, height: int, width: int) -> Lens:
         """The lens of the same images scaled to another size.
 
         Raises:

@@ -136,8 +136,8 @@ def own_sample(left: str, right: str, calibration: str | None) -> Sample:
         camera = StereoCalibration(focal=float(width), baseline=1.0, width=width, height=height)
     else:
         known = read_calibration(calibration)
-        camera = known.fitted(width, height)
-        notes = scaling_notes((known.width, known.height), width, height)
+        camera = known.fitted(height, width)
+        notes = scaling_notes((known.height, known.width), height, width)
     notes += check_pair(*map(to_bytes, views))
     return Sample(Path(left).name, *views, camera, calibration is not None, notes=notes)
 

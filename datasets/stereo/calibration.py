@@ -64,17 +64,17 @@ class StereoCalibration:
             if value is not None and not math.isfinite(value):
                 raise ValueError(f"calibration: {name} must be finite, got {value}")
 
-    def fitted(self, width: int, height: int) -> StereoCalibration:
+    def fitted(self, height: int, width: int) -> StereoCalibration:
         """The calibration of images of a size: itself, where it is of that size or of none.
 
         Raises:
             ValueError: as `resized`.
         """
-        if (self.width, self.height) in ((None, None), (width, height)):
+        if (self.height, self.width) in ((None, None), (height, width)):
             return self
-        return self.resized(width, height)
+        return self.resized(height, width)
 
-    def resized(self, width: int, height: int) -> StereoCalibration:
+    def resized(self, height: int, width: int) -> StereoCalibration:
         """Return the calibration of the same images scaled to another size, in pixels.
 
         Raises:
@@ -101,11 +101,11 @@ class StereoCalibration:
         )
 
 
-def scaling_notes(size: tuple[int | None, int | None], width: int, height: int) -> list[str]:
-    """What the user is told where a calibration of a size (width, height) is fitted to another."""
-    if size in ((None, None), (width, height)):
+def scaling_notes(size: tuple[int | None, int | None], height: int, width: int) -> list[str]:
+    """What the user is told where a calibration of a size (height, width) is fitted to another."""
+    if size in ((None, None), (height, width)):
         return []
-    known = f"{size[1]}x{size[0]} images (height x width)"
+    known = f"{size[0]}x{size[1]} images (height x width)"
     return [f"the calibration is for {known} and was scaled to {height}x{width}"]
 
 

@@ -108,15 +108,15 @@ class StereoRig:
         """Where the right camera stands before the left one, metres."""
         return -self.rotation.T @ self.translation
 
-    def fitted(self, width: int, height: int) -> StereoRig:
+    def fitted(self, height: int, width: int) -> StereoRig:
         """The rig for images of a size, with a note where it was calibrated at another.
 
         Raises:
             ValueError: the images have another shape than those that it was calibrated with.
         """
-        sizes = {(lens.width, lens.height) for lens in (self.left, self.right)}
-        lenses = [lens.resized(width, height) for lens in (self.left, self.right)]
-        notes = [note for size in sizes for note in scaling_notes(size, width, height)]
+        sizes = {(lens.height, lens.width) for lens in (self.left, self.right)}
+        lenses = [lens.resized(height, width) for lens in (self.left, self.right)]
+        notes = [note for size in sizes for note in scaling_notes(size, height, width)]
         return replace(self, left=lenses[0], right=lenses[1], notes=(*self.notes, *notes))
 
 
@@ -212,7 +212,7 @@ def write_rig(path: str | os.PathLike, rig: StereoRig) -> None:
     """
     right, width, height = rig.right, rig.left.width, rig.left.height
     if width and height and (right.width, right.height) != (width, height):
-        right = right.resized(width, height)
+        right = right.resized(height, width)
     with atomic_write(path) as temporary:
         file = cv2.FileStorage(os.fspath(temporary), cv2.FILE_STORAGE_WRITE)
         for number, lens in enumerate((rig.left, right), start=1):

@@ -129,13 +129,13 @@ def test_models_agree_where_one_is_a_case_of_another():
 
 def test_another_size():
     lens = LENSES["mei"]
-    half, point = lens.resized(320, 240), np.array([0.3, -0.2, 1.0])
+    half, point = lens.resized(240, 320), np.array([0.3, -0.2, 1.0])
     assert half.project(point) == pytest.approx((lens.project(point) + 0.5) / 2 - 0.5)
     said = r"480x640 \(height x width\), these have 640x640: not the same picture"
     with pytest.raises(ValueError, match=said):
         lens.resized(640, 640)
     unknown = Lens("pinhole", (300, 300), (320, 240))
-    assert unknown.resized(640, 480).width == 640
+    assert unknown.resized(480, 640).width == 640
 
 
 @pytest.mark.parametrize(

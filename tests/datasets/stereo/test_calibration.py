@@ -117,13 +117,13 @@ def test_other_files(tmp_path):
 
 
 def test_resized(tmp_path):
-    half = read(tmp_path, MIDDLEBURY).resized(1482, 994)
+    half = read(tmp_path, MIDDLEBURY).resized(994, 1482)
     assert (half.focal, half.focal_y, half.doffs) == (3997.684 / 2, 3997.684 / 2, 131.111 / 2)
     assert half.cx == (1176.728 + 0.5) / 2 - 0.5 and half.baseline == 0.193001
     with pytest.raises(ValueError, match=r"1988x2964 \(height x width\), these have 480x640"):
-        read(tmp_path, MIDDLEBURY).resized(640, 480)
+        read(tmp_path, MIDDLEBURY).resized(480, 640)
     with pytest.raises(ValueError, match="not known"):
-        StereoCalibration(500, 0.1).resized(640, 480)
+        StereoCalibration(500, 0.1).resized(480, 640)
 
 
 PIECE = st.sampled_from(

@@ -273,7 +273,7 @@ def test_opencv_lenses(tmp_path):
 def test_opencv_without_a_size(tmp_path):
     found = read_rig(opencv(tmp_path / "a.yml", rig()))
     assert found.left.width is None
-    assert same(found.fitted(640, 480), rig())
+    assert same(found.fitted(480, 640), rig())
 
 
 @pytest.mark.parametrize(
@@ -398,17 +398,17 @@ def test_written_and_read_again(tmp_path, model, suffix):
 
 def test_cameras_of_two_sizes_are_written_as_of_one(tmp_path):
     """The file has room for one size, the left one's."""
-    twice = StereoRig(lens(), lens().resized(1280, 960), ROTATION, TRANSLATION)
+    twice = StereoRig(lens(), lens().resized(960, 1280), ROTATION, TRANSLATION)
     write_rig(tmp_path / "a.yml", twice)
-    assert same(read_rig(tmp_path / "a.yml"), twice.fitted(640, 480))
+    assert same(read_rig(tmp_path / "a.yml"), twice.fitted(480, 640))
 
 
 def test_another_size():
-    half = rig().fitted(320, 240)
+    half = rig().fitted(240, 320)
     assert half.left.focal == (190.25, 189.5)
     scaled = "the calibration is for 480x640 images (height x width) and was scaled to 240x320"
     assert half.notes == (scaled,)
-    assert rig().fitted(640, 480).notes == ()
+    assert rig().fitted(480, 640).notes == ()
     said = r"480x640 \(height x width\), these have 640x640: not the same picture"
     with pytest.raises(ValueError, match=said):
         rig().fitted(640, 640)
