@@ -157,7 +157,11 @@ def mean_product(left, right, groups=1):
 
 class TestCorrelation(PairTester):
     function, arguments = staticmethod(ops.correlation), (6,)
-    refused = [((0,), "displacements must be at least 1, got 0")]
+    refused = [
+        ((0,), "displacements must be at least 1, got 0"),
+        ((2.5,), "displacements must be a whole number, got 2.5"),
+        ((None,), "displacements must be a whole number, got None"),
+    ]
 
     def naive(self, left, right):
         return pixel_by_pixel(left, right, [(0, -d) for d in range(6)], mean_product)[:, 0]
@@ -192,6 +196,7 @@ class TestGroupWiseCorrelation(PairTester):
     refused = [
         ((0, 2), "displacements must be at least 1, got 0"),
         ((3, 0), "groups must be at least 1, got 0"),
+        ((3, "2"), "groups must be a whole number, got '2'"),
         ((3, 3), "4 channels do not divide into 3 groups"),
     ]
 
