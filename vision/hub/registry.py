@@ -327,7 +327,7 @@ def refusal(name: str, task: str | None = None) -> str:
         return _of_a_path(name)
     named = f"{task or '*'}/*"
     names = list_models(named) + (list_models(named, pretrained=True) if dot else [])
-    if _in_timm(name):
+    if _longest(bare, FAMILIES) is None and _in_timm(name):
         return (
             f"no model is called {name!r} here, but timm has a network of this name: take "
             f"image_classifier with backbone={name!r}, or {TIMM}{name}"

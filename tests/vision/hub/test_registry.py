@@ -80,6 +80,12 @@ def test_a_network_of_timm_is_named_as_one(name):
         open_model(name)
 
 
+def test_a_mistyped_name_of_ours_does_not_wait_for_timm(monkeypatch):
+    monkeypatch.setattr(registry, "_in_timm", lambda name: pytest.fail("timm takes seconds"))
+    with pytest.raises(ValueError, match="did you mean easnet_small"):
+        registry.model_info("easnet_smal")
+
+
 def test_the_list_of_models_names_networks_of_timm_too(capsys):
     assert main(["models", "resnet18"]) == 2
     assert "backbone='resnet18', or timm/resnet18" in capsys.readouterr().err
