@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from .layers import evaluating
+from .layers import CHANNELS_LAST, evaluating
 
 __all__ = ["Counts", "Operator", "count", "count_parameters", "follow", "on_meta"]
 
@@ -167,12 +167,29 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if (known := _known.get(key)) is not None:
         return _made(known)
     result = function(*args, **kwargs)
+    if function is torch.ops.aten.convolution.default:
+        result = _laid_out(result, *args[:2])
     known = _described(result)
     if known is not None and _bytes(result) == _bytes(_made(known)):
         if len(_known) >= _MOST:
             _known.clear()
         _known[key] = known
     return result
+
+
+def _laid_out(result: Tensor, *given: Tensor) -> Tensor:
+    """A convolution's result as it lies where there are values; meta kernels give it contiguous.
+
+    It lies with its channels last where its input or its weights do.
+    """
+    layout = CHANNELS_LAST.get(result.dim())
+    if layout is None or all(x.stride() != _strides(x, layout) for x in given):
+        return result
+    return _shaped(result.shape, _strides(result, layout), result.dtype)
+
+
+def _strides(tensor: Tensor, layout: torch.memory_format) -> tuple[int, ...]:
+    return torch.empty_like(tensor, memory_format=layout).stride()
 
 
 @cache

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from ...common.counts import Operator, follow, on_meta
-from ...common.layers import channels_last
+from ...common.layers import CHANNELS_LAST, channels_last
 from ...common.timing import measure
 
 __all__ = ["add_operators", "line", "operators_of"]
@@ -43,7 +43,7 @@ def operators_of(net: nn.Module, inputs: Sequence[Tensor]) -> tuple[list[Operato
     Batch norms are left out, since inference folds them into convolutions.
     """
     net = channels_last(on_meta(net))
-    operators, memory = follow(net, *(_image_last(tensor.to("meta")) for tensor in inputs))
+    operators, memory = follow(net, *(_channels_last(tensor.to("meta")) for tensor in inputs))
     return [operator for operator in operators if "batch_norm" not in operator.key], memory
 
 
@@ -86,5 +86,7 @@ def _call(operator: Operator, device: torch.device | str, dtype: torch.dtype) ->
     return lambda: operator.function(*args, **kwargs)
 
 
-def _image_last(tensor: Tensor) -> Tensor:
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+def _channels_last(tensor: Tensor) -> Tensor:
+    """An input without values, with the strides of that memory even where it has one channel."""
+    layout = CHANNELS_LAST.get(tensor.dim())
+    return tensor if layout is None else torch.empty_like(tensor, memory_format=layout)

@@ -207,13 +207,23 @@ def test_an_operator_whose_measurement_is_interrupted_is_measured_again(net, ima
     assert entries.keys() == {operator.key for operator in found} and None not in entries.values()
 
 
-def test_operators_of_volumes_are_measured_in_channels_last_memory():
-    net, entries = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3), torch.nn.Conv3d(4, 2, 3)), {}
-    found, _ = operators_of(net, [torch.rand(1, 1, 6, 8, 8)])
-    weights = [operator.args[1] for operator in found]
-    assert all(w.is_contiguous(memory_format=torch.channels_last_3d) for w in weights)
+@pytest.mark.parametrize(
+    ("layer", "shape", "layout"),
+    [
+        (torch.nn.Conv2d, (1, 3, 8, 8), torch.channels_last),
+        (torch.nn.Conv3d, (1, 1, 6, 8, 8), torch.channels_last_3d),
+    ],
+)
+def test_operators_are_measured_in_channels_last_memory(layer, shape, layout):
+    """As in inference: what comes in, what layers hand on, weights."""
+    net = torch.nn.Sequential(layer(shape[1], 4, 3), torch.nn.ReLU(), layer(4, 2, 3))
+    entries, (found, _) = {}, operators_of(net, [torch.rand(shape)])
+    tensors = [x for op in found for x in op.args if isinstance(x, torch.Tensor) and x.dim() > 1]
+    assert len(tensors) == 5
+    assert all(x.is_contiguous(memory_format=layout) for x in tensors)
+    assert tensors[0].stride(1) == 1  # told where one channel leaves it open
     add_operators(entries, found, "cpu", torch.float32)
-    assert len(entries) == 2 and all(entries.values())
+    assert len(entries) == 3 and all(entries.values())
 
 
 def test_check_refuses_what_is_of_something_else(net):
