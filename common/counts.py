@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._prims_common import suggest_memory_format
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -162,13 +163,11 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """
     given = _described((*args, *kwargs.items())) if _is_functional(function) else None
     if given is None:
-        return function(*args, **kwargs)
+        return _laid_out(function(*args, **kwargs), function, args)
     key = function, given, torch.get_default_dtype()  # of what is made without a type
     if (known := _known.get(key)) is not None:
         return _made(known)
-    result = function(*args, **kwargs)
-    if function is torch.ops.aten.convolution.default:
-        result = _laid_out(result, *args[:2])
+    result = _laid_out(function(*args, **kwargs), function, args)
     known = _described(result)
     if known is not None and _bytes(result) == _bytes(_made(known)):
         if len(_known) >= _MOST:
@@ -177,19 +176,19 @@ def _called(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return result
 
 
-def _laid_out(result: Tensor, *given: Tensor) -> Tensor:
-    """A convolution's result as it lies where there are values; meta kernels give it contiguous.
+_FORGETFUL = (torch.ops.aten.convolution.default, torch.ops.aten.replication_pad2d.default)
 
-    It lies with its channels last where its input or its weights do.
+
+def _laid_out(result: Any, function: Any, args: Any) -> Any:
+    """An operator's result as it lies where there are values: some meta kernels make it contiguous.
+
+    It lies with its channels last where the input, or the weights of a convolution, do.
     """
-    layout = CHANNELS_LAST.get(result.dim())
-    if layout is None or all(x.stride() != _strides(x, layout) for x in given):
+    layout = CHANNELS_LAST.get(result.dim()) if function in _FORGETFUL else None
+    given = (x for x in args[:2] if isinstance(x, Tensor))
+    if layout is None or all(suggest_memory_format(x) != layout for x in given):
         return result
-    return _shaped(result.shape, _strides(result, layout), result.dtype)
-
-
-def _strides(tensor: Tensor, layout: torch.memory_format) -> tuple[int, ...]:
-    return torch.empty_like(tensor, memory_format=layout).stride()
+    return torch.empty_like(result, memory_format=layout)
 
 
 @cache

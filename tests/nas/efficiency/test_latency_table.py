@@ -226,6 +226,26 @@ def test_operators_are_measured_in_channels_last_memory(layer, shape, layout):
     assert len(entries) == 3 and all(entries.values())
 
 
+def test_memory_is_followed_through_padding_slices_and_1x1_convolutions():
+    """Whose weights leave it open how the result lies: its input tells."""
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolutions = torch.nn.ModuleList(torch.nn.Conv2d(c, 8, 1) for c in (3, 8, 4))
+
+        def forward(self, x):
+            x = torch.nn.functional.pad(x, (1, 1, 1, 1), mode="replicate")
+            x = self.convolutions[0](x)
+            x = self.convolutions[1](x[:, :, ::2, ::2])
+            return self.convolutions[2](x[:, 4:]).relu()
+
+    image = torch.rand(1, 3, 8, 8)
+    found = [op for op in operators_of(Net(), [image])[0] if op.args[0].dim() == 4]
+    assert len(found) == 5 and all(operator.args[0].stride(1) == 1 for operator in found)
+    assert Net()(image.contiguous(memory_format=torch.channels_last)).stride(1) == 1
+
+
 def test_check_refuses_what_is_of_something_else(net):
     table, counts, timing = make(net, planned=1), Counts(100, 1000, 10), Timing(1, 1, 1, 5)
     table.samples = [Sample(table.space.smallest(), timing, 1.0, 1.0, counts, 1.0)]
