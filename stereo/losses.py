@@ -45,8 +45,8 @@ def multiscale_loss(
     scales = min(map(len, stages))
     if scales < len(weights):
         raise ValueError(
-            f"{len(weights)} scale weights for a network with {scales} scales: give one a scale, or "
-            "train with loss 'upsampled'"
+            f"{len(weights)} scale weights for a network with {scales} scales: give one for "
+            "each, or train with loss 'upsampled'"
         )
     total = disparity.new_zeros((), dtype=torch.float32)
     for scale, weight in enumerate(weights):
