@@ -123,10 +123,13 @@ def expand(word: str) -> list[Path]:
     else:
         matches = map(Path, glob.glob(word, recursive=True))
         files = [file for file in matches if file.is_file() and file.name != CONTACT_SHEET]
-        if glob.has_magic(str(path.parent)):  # a folder that is named is asked for
-            results = set(filter(_holds_results, {file.parent for file in files}))
-            files = [file for file in files if file.parent not in results]
+        # A folder that is named is asked for.
+        folders = {file.parent for file in files} if glob.has_magic(str(path.parent)) else set()
+        results = sorted(filter(_holds_results, folders))
+        files = [file for file in files if file.parent not in results]
         nothing = "no file matches"
+        if results:
+            nothing += f" outside results of an earlier run: {few(map(str, results))}"
     if not files:
         raise FileNotFoundError(f"{word}: {nothing}")
     return sorted(files)

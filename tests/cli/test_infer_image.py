@@ -225,6 +225,9 @@ def test_a_glob_of_folders_passes_over_results(photos, capsys):
     told = json.loads((photos / "result/summary.json").read_text())
     assert [item["name"] for item in told["items"]] == ["mole0", "mole2", "mole4"]
     assert len(find_sorted(["photos/result/*.png"])[0]) == 3
+    assert call("infer", "image", "phot*/result/*.png", *words) == 2
+    said = capsys.readouterr().err
+    assert "no file matches outside results of an earlier run: photos/result" in said
 
 
 def test_images_that_differ_in_their_kind_alone(photos):
