@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,7 +61,7 @@ def check_devices(*tensors: Tensor | None) -> None:
 
 def check_at_least(name: str, value: int, least: int) -> None:
     """Raises ValueError where ``value`` is no whole number, or below ``least``."""
-    if not isinstance(value, SupportsIndex):
+    if not hasattr(value, "__index__"):
         raise ValueError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
