@@ -3,9 +3,9 @@
 A summary has ``model``, ``device``, ``dtype``, ``runtime``, ``kind`` and ``items``; what else it
 has is the task's. An item has ``name``, the first part of its files' names, ``size`` (height,
 width; of scans the slices before them), ``seconds``, ``warnings``, ``files`` and the results, or
-``name`` and ``error``; of commands also ``replaced``, how many of its files an earlier run had
-written. Where Ctrl+C ended the run, the summary has ``interrupted`` and those items that were
-finished.
+``name`` and ``error``; of commands that take many also ``replaced``, how many of its files an
+earlier run had written. Where Ctrl+C ended the run, the summary has ``interrupted`` and those items
+that were finished.
 """
 
 from __future__ import annotations
