@@ -8,8 +8,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..common.interrupts import ended_by_sigterm
-
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -82,16 +80,14 @@ def evaluator(
     """What measures the error of a subnet on the validation data of --data."""
     from ..vision.configs.task import FitConfig
 
-    config = FitConfig.read(args.data)
-    with ended_by_sigterm():  # runs a batch, to know the metric
-        return config.errors(
-            leaves,
-            args.metric,
-            mode=mode_of(args),
-            batches=args.batches,
-            val_batches=args.val_batches,
-            device=device,
-        )
+    return FitConfig.read(args.data).errors(
+        leaves,
+        args.metric,
+        mode=mode_of(args),
+        batches=args.batches,
+        val_batches=args.val_batches,
+        device=device,
+    )
 
 
 def open_evaluations(

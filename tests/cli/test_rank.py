@@ -137,14 +137,14 @@ def test_sigterm_ends_it_and_what_is_evaluated_is_kept(cells, monkeypatch):
 
     def terminated(*args):
         batches.append(0)
-        if len(batches) == 4:
+        if len(batches) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(*args)
 
     monkeypatch.setattr(FitConfig, "evaluate", EVALUATE)
     monkeypatch.setattr(ClassificationTask, "validation_step", terminated)
     handler = signal.getsignal(signal.SIGTERM)
-    assert rank("--samples", "5") == 143 and len(batches) == 4
+    assert rank("--samples", "5") == 143 and len(batches) == 3
     assert len(Evaluations.load("ranking/evaluations.json", cells[1].space).errors) == 2
     assert signal.getsignal(signal.SIGTERM) == handler
 

@@ -266,29 +266,6 @@ def test_evaluations_are_of_these_weights_and_data(changed, message, capsys):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("metric", ["val/epe", "val/rare"])
-def test_an_unknown_metric_is_refused_before_any_work(capsys, monkeypatch, metric):
-    """One that takes more than a batch to be logged is none."""
-
-    def rarely(self, batch, index):
-        step(self, batch, index)
-        if index:
-            self.log("val/rare", 1.0)
-
-    step = toy_supernet.ToyTask.validation_step
-    monkeypatch.setattr(toy_supernet.ToyTask, "validation_step", rarely)
-    Path("toy.yaml").write_text(Path("toy.yaml").read_text().replace("length: 4", "length: 8"))
-    words = ("--direct", "--population", "4", "--generations", "0", "--storage", "journal.log")
-    if metric == "val/rare":
-        assert search(*words, "--metric", metric) == 0
-        return
-    monkeypatch.setattr(front, "cost_predictors", None)
-    assert search(*words, "--metric", metric) == 2
-    said = capsys.readouterr().err
-    assert "metric val/epe: ToyTask logs val/error, val/rare" in said and said.count("\n") == 1
-    assert not Path("front").exists() and not Path("journal.log").exists()
-
-
 def test_an_impossible_limit_costs_no_evaluation(capsys, monkeypatch):
     monkeypatch.setattr(FitConfig, "evaluate", None)
     assert search("--max-params", "10") == 2

@@ -153,14 +153,9 @@ class FitConfig:
 
         Returns:
             Architecture to error, infinite where it is not finite.
-
-        Raises:
-            ValueError: no such metric.
         """
         sign = -1 if mode == "max" else 1
         net = leaves.net if isinstance(leaves, Leaves) else leaves
-        if metric not in self.metrics(net, device, 1)[0]:  # one batch may have too few classes
-            self.evaluate(net, metric, device, val_batches)
         run_as = leaves.activate if isinstance(leaves, Leaves) else partial(activate, leaves)
 
         def error(architecture: Architecture) -> float:
