@@ -64,7 +64,9 @@ def test_a_fit_trains_adapters_writes_them_and_resumes(tmp_path, start, data):
         plain = load_weights(tmp_path / "merged.safetensors")
         assert not torch.allclose(base(*images), wanted, atol=0.1)
         assert torch.equal(loaded, wanted)
-        assert torch.allclose(plain(*images), wanted, rtol=1e-3, atol=1e-3)
+        exact = images.double()  # float32 rounds sums, which these weights make much of
+        summed, merged = adapted.double()(*exact), plain.double()(*exact)
+        assert torch.allclose(merged, summed, rtol=1e-3, atol=1e-3)
     # The checkpoint is a plain network too, and a start.
     assert load_weights(last).state_dict().keys() == base.state_dict().keys()
     assert not is_adapted(StereoTask(NAME, init_weights=str(last)).net)
