@@ -234,6 +234,9 @@ def _loader(trainer: Trainer) -> Any:
             data.setup("fit")
         return first_loader(data.train_dataloader())
     loader = first_loader(trainer.train_dataloader)
+    if loader is None and trainer.state.fn == "fit":  # the sanity check comes before it is set up
+        given = trainer.fit_loop._data_source.dataloader()
+        loader = first_loader(getattr(given, "iterables", given))
     if loader is None:
         raise ValueError(
             "no training data to recalibrate batch normalisation on: give the trainer a data "

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, default_collate
 from toy_regression import Data, Regression
 from trainers import quiet_trainer
@@ -79,3 +80,18 @@ def test_samples_are_drawn_as_ever_where_channels_are_sorted(precision):
     stages = [Stage("all", 1, ["*"], sort_channels="taylor")]
     trainer.fit(ProgressiveShrinking(Regression(), stages), Noting())
     assert set(drawn) == {torch.float32}
+
+
+@pytest.mark.parametrize("combined", [False, True], ids=["loader", "combined"])
+def test_the_check_before_training_takes_its_loaders_and_changes_nothing(combined):
+    def weights(checked):
+        torch.manual_seed(0)
+        task, data = Regression(), Data(shuffle=True)
+        loader = data.train_dataloader()
+        loader = CombinedLoader(loader) if combined else loader
+        settings = {"max_epochs": 1, "enable_checkpointing": False}
+        trainer = quiet_trainer(None, num_sanity_val_steps=checked, **settings)
+        trainer.fit(SupernetTask(task, recalibration_batches=1), loader, data.val_dataloader())
+        return torch.cat([p.detach().flatten() for p in task.parameters()])
+
+    assert torch.equal(weights(checked=1), weights(checked=0))
