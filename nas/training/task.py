@@ -215,10 +215,12 @@ class SupernetTask(LightningModule):
         return [own] if isinstance(own, Callback) else list(own or [])
 
     def on_fit_start(self) -> None:
-        """Refuse a strategy that wants gradients of all parameters in each step."""
+        """Refuse a strategy that wants all gradients in each step; convert the teacher."""
         self.task.on_fit_start()
         if not isinstance(self.sampler, LargestSampler):
             check_strategy(self.trainer.strategy)
+        convert = self.trainer.precision_plugin.convert_module
+        self._teacher = tuple(map(convert, self._teacher))
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Train the subnets of this step on a batch."""

@@ -153,7 +153,8 @@ def test_sorting_by_the_loss_of_training_batches(tmp_path):
     )  # which would be another order
 
 
-def test_the_largest_of_the_first_stage_teaches(tmp_path):
+@pytest.mark.parametrize("precision", ["32-true", "bf16-true"])
+def test_the_largest_of_the_first_stage_teaches(tmp_path, precision):
     seen = []
 
     class Spy(Regression):
@@ -169,7 +170,8 @@ def test_the_largest_of_the_first_stage_teaches(tmp_path):
 
     def fit(folder, epochs, resume=None):
         torch.manual_seed(0)
-        trainer = quiet_trainer(folder, max_epochs=epochs, limit_val_batches=0)
+        settings = {"limit_val_batches": 0, "precision": precision}
+        trainer = quiet_trainer(folder, max_epochs=epochs, **settings)
         wrapped = ProgressiveShrinking(Spy(), STAGES[:3], distillation="largest")
         trainer.fit(wrapped, Data(), ckpt_path=resume)
         trainer.save_checkpoint(folder / "end.ckpt")

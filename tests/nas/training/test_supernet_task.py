@@ -242,6 +242,14 @@ def test_a_teacher_is_followed_and_stays_as_it_is(tmp_path):
     assert all(torch.equal(state[name], value) for name, value in teacher.state_dict().items())
 
 
+@pytest.mark.parametrize("precision", ["64-true", "bf16-true"])
+def test_a_teacher_computes_in_the_precision_of_training(tmp_path, precision):
+    settings = {"distillation": "teacher", "teacher": Net()}
+    trainer = _trainer(tmp_path, precision=precision, limit_val_batches=0, limit_train_batches=2)
+    trainer.fit(SupernetTask(Regression(), **settings), Data())
+    assert trainer.callback_metrics["train/distillation"] > 0
+
+
 def test_a_config_names_a_teacher_by_the_function_that_loads_it(tmp_path):
     save_weights(create_model("fadnet_plus_micro"), tmp_path / "teacher.safetensors")
     teacher = {
