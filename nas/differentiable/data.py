@@ -122,6 +122,8 @@ class HalvedData(LightningDataModule):
         # A resumed fit starts its first iterator before Lightning sets the epoch.
         sampler.set_epoch(self._first_epoch)
         settings: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
+        # Where a half has no whole batch nothing would be left, and no step taken in an epoch.
+        settings["drop_last"] &= len(sampler) >= cast("int", loader.batch_size)
         return DataLoader(part, loader.batch_size, sampler=sampler, **settings)
 
 

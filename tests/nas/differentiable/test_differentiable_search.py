@@ -322,6 +322,15 @@ def test_halves_are_disjoint_and_repeatable():
     assert torch.equal(orders[0], orders[2]) and not torch.equal(orders[0], orders[1])
 
 
+def test_a_half_smaller_than_a_batch_is_one():
+    data = LightningDataModule()
+    whole = TensorDataset(torch.rand(20, 1))
+    data.train_dataloader = lambda: DataLoader(whole, 8, shuffle=True, drop_last=True)
+    halves = HalvedData(data, share=0.25).train_dataloader()
+    sizes = {name: [len(x) for (x,) in loader] for name, loader in halves.items()}
+    assert sizes == {"weights": [8], "logits": [5]}
+
+
 def test_resumed_behind_the_last_batch_of_an_epoch_it_goes_on_with_the_next(tmp_path):
     class Fetched(Filtered):  # before the epoch is known
         def train_dataloader(self):
