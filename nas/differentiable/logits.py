@@ -214,4 +214,6 @@ def _mixture(draw: Draw, name: str) -> dict[str, Tensor] | None:
 
 
 def _key(name: str) -> str:
-    return name.replace(".", "/")  # a parameter's name has no dots
+    key = name.replace(".", "/")  # a parameter's name has no dots
+    taken = hasattr(Logits, key) or key in ("space", "training")  # by a module, such as `type`
+    return f"{key}/" if taken else key

@@ -20,7 +20,7 @@ from vizoo.nas.differentiable import (
 from vizoo.nas.differentiable.logits import Draw, check_weighable
 from vizoo.nas.differentiable.samplers import Weights
 from vizoo.nas.elastic import Operation
-from vizoo.nas.space import Architecture
+from vizoo.nas.space import Architecture, SearchSpace
 
 
 def _generator(seed=0):
@@ -52,6 +52,13 @@ def test_a_one_hot_draw_equals_the_active_and_the_extracted_network(net, x, samp
         activate(net, draw.architecture)
         assert torch.equal(found, net(x))
         assert torch.equal(found, extract(net, draw.architecture)(x))
+
+
+@pytest.mark.parametrize("name", ["type", "vectors", "space", "training"])
+def test_a_choice_may_be_called_as_something_of_a_module(name):
+    logits = Logits(SearchSpace([Choice(name, ("a", "b"))]))
+    draw = logits.draw(Softmax(), _generator())
+    assert list(draw.weights) == list(logits.probabilities()) == [name]
 
 
 def test_only_one_candidate_runs(net, x):
