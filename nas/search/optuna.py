@@ -278,7 +278,7 @@ def propose(
             asked.study.tell(trial, known[architecture])
         if not trials:
             break
-        if on_generation is not None and generation > done:
+        if on_generation is not None and (new or generation > done):
             state = same, rng.getstate()
             on_generation(Progress(generation, last, (), tuple(evaluated), *state))
     return ParetoResult.of(objectives, evaluated)

@@ -248,6 +248,11 @@ def test_a_stopped_search_ends_as_the_whole_one(sampler):
     resumed = propose(space, {"error": each(counted)}, evaluations=14, resume=kept, **settings)
     assert resumed == whole
     assert asked == [item.architecture for item in whole.evaluated[12:]] and len(states) == 8
+    # Of more evaluations the first one's last is in the midst of what is asked for at once.
+    del states[:]
+    propose(space, {"error": each(error)}, evaluations=13, **settings)
+    propose(space, {"error": each(error)}, evaluations=14, resume=states[-1], **settings)
+    assert [len(state["evaluated"]) for state in states[-2:]] == [13, 14]
     with pytest.raises(ValueError, match="the state is of a search with another settings"):
         propose(space, {"error": each(error)}, resume=kept, **{**settings, "seed": 1})
 
