@@ -33,6 +33,7 @@ from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR, ReduceLROnPlateau
+from torchmetrics import Metric
 
 from ...common.random_states import random_state, set_random_state
 from ...common.ranks import check_same_subnets, rank_and_size
@@ -444,6 +445,8 @@ class SupernetTask(LightningModule):
 
     def _relay(self, name: str, value: Any, *args: Any, **arguments: Any) -> None:
         """`log` of the task, whose positional arguments after the value are those of Lightning."""
+        if isinstance(value, Metric):  # perhaps a copy, whose attribute Lightning would look for
+            arguments.setdefault("metric_attribute", name)
         if self._logged is not None:
             self._logged.setdefault(name, []).append((value, args, arguments))
             return

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.cli import LightningArgumentParser
 from torch import nn
+from torchmetrics import MeanMetric
 from toy_regression import Data, Net, Regression
 from trainers import quiet_trainer
 
@@ -121,6 +122,36 @@ def test_watched_subnets_are_recalibrated_on_training_batches_and_logged(tmp_pat
     recalibrate(largest, batches)
     with torch.no_grad():  # the supernet alone is its largest subnet, statistics and all
         torch.testing.assert_close(task.net.eval()(x), largest.eval()(x))
+
+
+def test_metrics_are_logged_as_objects_too(tmp_path):
+    class Objects(Regression):
+        def __init__(self):
+            super().__init__()
+            self.train_error = MeanMetric()
+
+        def training_step(self, batch, batch_idx):
+            loss = super().training_step(batch, batch_idx)
+            self.train_error(loss.detach())
+            self.log("train/error", self.train_error)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            super().validation_step(batch, batch_idx)
+            self.log("val/error", self.val_error)
+
+        def on_validation_epoch_end(self):
+            """Lightning computes and resets it."""
+
+    found = []
+    for task in (Objects, Regression):
+        torch.manual_seed(0)
+        trainer = _trainer(tmp_path, max_epochs=2)
+        trainer.fit(SupernetTask(task(), UniformSampler(2)), Data())
+        found.append(trainer.callback_metrics)
+    assert found[0]["train/error"] > 0
+    for name in ("val/largest/error", "val/smallest/error"):
+        torch.testing.assert_close(found[0][name], found[1][name])
 
 
 def test_recalibration_does_not_touch_training(tmp_path):
