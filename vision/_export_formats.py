@@ -390,7 +390,7 @@ FORMATS: dict[str, Format] = {
             _write_compiled,
             _read_compiled,
             needs_compiler=True,
-            bytes_per_tensor=16 << 10,  # source and machine code
+            bytes_per_tensor=24 << 10,  # source and machine code
         ),
         Format(
             "tensorrt",
