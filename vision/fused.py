@@ -108,7 +108,7 @@ class _FusedConv(nn.Module):
         self.stride, self.padding, self.dilation, self.groups = form
         self.weight: Tensor = weight.to(dtype).contiguous(memory_format=self.layout)
         self.bias = None if bias is None else bias.to(dtype)
-        self.packs, self.packed = _packs(self.weight), False
+        self.packs = _packs(self.weight)
 
     @property
     def layout(self) -> torch.memory_format:  # no attribute: `torch.save` cannot write it
@@ -118,26 +118,25 @@ class _FusedConv(nn.Module):
         """Args: x (B, in, …); add, of the result's shape, before the activation."""
         x = x.to(self.dtype).contiguous(memory_format=self.layout)
         shape = self.padding, self.stride, self.dilation, self.groups
-        if self.packs and not self.packed:
-            self.weight = torch.ops.mkldnn._reorder_convolution_weight(
-                self.weight, *shape, list(x.shape)
-            )
-            self.packed = True
-        if not self.packed:
+        weight = self.weight  # once, as another thread may order it meanwhile
+        if not self.packs:
             convolve = F.conv2d if x.dim() == 4 else F.conv3d
             y = convolve(
-                x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups
+                x, weight, self.bias, self.stride, self.padding, self.dilation, self.groups
             )
             return self._activated(y if add is None else y.add_(add))
+        if not weight.is_mkldnn:
+            reorder = torch.ops.mkldnn._reorder_convolution_weight
+            self.weight = weight = reorder(weight, *shape, list(x.shape))
         run = torch.ops.mkldnn._convolution_pointwise
         if add is None:
-            return run(x, self.weight, self.bias, *shape, *self.activation, "")
+            return run(x, weight, self.bias, *shape, *self.activation, "")
         add = add.to(self.dtype)
         if add.shape[2:].numel() == 1:  # to which PyTorch 2.8 cannot add on the way
-            return self._activated(run(x, self.weight, self.bias, *shape, "none", [], "") + add)
+            return self._activated(run(x, weight, self.bias, *shape, "none", [], "") + add)
         add = add.contiguous(memory_format=self.layout)
         relu = "relu" if self.activation[0] == "relu" else None
-        y = run.binary(x, add, self.weight, self.bias, *shape, "add", 1.0, relu, [], "")
+        y = run.binary(x, add, weight, self.bias, *shape, "add", 1.0, relu, [], "")
         return y if relu else self._activated(y)
 
     def _activated(self, y: Tensor) -> Tensor:

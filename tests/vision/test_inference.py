@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import sys
 
 import pytest
 import torch
@@ -109,6 +110,37 @@ def test_a_fused_convolution_is_saved():
     kept.seek(0)
     x = torch.rand(1, 3, 8, 8)
     assert torch.equal(torch.load(kept, weights_only=False)(x), conv(x))
+
+
+def interrupted(conv: nn.Module, x: Tensor, line: int) -> tuple[Tensor, bool]:
+    """A first call with another, as of a thread, before this line of it, and whether it has it."""
+    lines, before = 0, sys.gettrace()
+
+    def trace(frame, event, arg):
+        nonlocal lines
+        if frame.f_code is not fused._FusedConv.forward.__code__:
+            return None
+        if event == "line":
+            lines += 1
+            if lines == line:
+                conv(x)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        return conv(x), lines >= line
+    finally:
+        sys.settrace(before)
+
+
+def test_a_fused_convolution_may_first_run_in_two_threads():
+    x, weight = torch.rand(1, 3, 8, 8), torch.rand(4, 3, 3, 3)
+    line, had = 0, True
+    while had:
+        line += 1
+        found, had = interrupted(fused.FusedConv2d(weight, None, padding=1), x, line)
+        assert close(found, F.conv2d(x, weight, padding=1))
+    assert line > 4
 
 
 def test_frozen_and_without_batch_norm(net):
