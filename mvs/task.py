@@ -82,7 +82,17 @@ class _DepthTask(NetworkTask):
 
 
 def _inputs(batch: dict[str, Any], factor: float = 1.0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What networks take, with ranges wider by a factor at both ends."""
+    """What networks take, with ranges wider by a factor at both ends.
+
+    Raises:
+        ValueError: cameras were rounded to a half type.
+    """
+    kind = batch["intrinsics"].dtype
+    if kind.itemsize < 4:
+        raise ValueError(
+            f"cameras in {str(kind).removeprefix('torch.')} are off by pixels: set "
+            "trainer.precision to bf16-mixed or 16-mixed, which leave them as they are"
+        )
     depth_range = batch["depth_range"]
     if factor != 1:
         depth_range = depth_range * depth_range.new_tensor([1 / factor, factor])

@@ -59,6 +59,15 @@ def test_a_range_that_is_narrowed():
         _task(range_factor=0.5)
 
 
+@pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning")
+@pytest.mark.parametrize("task", [MVSTask, FusionTask])
+def test_cameras_are_not_rounded(drawn, tmp_path, task):
+    trainer = quiet_trainer(tmp_path, precision="bf16-true", limit_val_batches=1)
+    module = task("dispmvs_tiny", SMALL) if task is MVSTask else task()
+    with pytest.raises(ValueError, match="cameras in bfloat16 are off .* bf16-mixed"):
+        trainer.validate(module, _data(drawn), verbose=False)
+
+
 def test_training_lowers_the_loss(single):
     task = _task()
     optimizer = torch.optim.Adam(task.net.parameters(), lr=1e-3)
