@@ -8,7 +8,7 @@ oneDNN is there, its activation is part of the convolution and the weights are s
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,6 +109,11 @@ class _FusedConv(nn.Module):
         self.weight: Tensor = weight.to(dtype).contiguous(memory_format=self.layout)
         self.bias = None if bias is None else bias.to(dtype)
         self.packs = _packs(self.weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the weight in the usual order: oneDNN's cannot be pickled."""
+        weight = self.weight.to_dense() if self.weight.is_mkldnn else self.weight
+        return {**vars(self), "weight": weight}
 
     @property
     def layout(self) -> torch.memory_format:  # no attribute: `torch.save` cannot write it
@@ -274,26 +279,33 @@ class FusedUpsampling2d(nn.Module):
         self.slope = slope
         self.weight = weight.detach().to(dtype)
         self.narrow = None
-        self.packed = _packs(self.weight)
+        self.packs = _packs(self.weight)
         if weight.shape[1] <= 8:
             weight = _upsampling_weight(weight)
             self.narrow = FusedConv2d(weight, None, padding=1, slope=slope, dtype=dtype)
-        elif self.packed:
-            self.weight = torch.ops.mkldnn._reorder_convolution_transpose_weight(
-                self.weight, [1, 1], [0, 0], [2, 2], [1, 1], 1
-            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the weight in the usual order: oneDNN's, (out, in, 4, 4), cannot be pickled."""
+        weight = self.weight
+        if weight.is_mkldnn:
+            weight = weight.to_dense().transpose(0, 1).contiguous()
+        return {**vars(self), "weight": weight}
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, in, H, W) to (B, out, 2 H, 2 W)."""
         if self.narrow is not None:
             return depth_to_space(self.narrow(x), (2, 2))
         x = x.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        if self.packed:
+        weight = self.weight  # once, as another thread may order it meanwhile
+        if self.packs:
             name, scalars = _activation(self.slope)
             shape = [1, 1], [0, 0], [2, 2], [1, 1], 1
+            if not weight.is_mkldnn:
+                reorder = torch.ops.mkldnn._reorder_convolution_transpose_weight
+                self.weight = weight = reorder(weight, *shape)
             run = torch.ops.mkldnn._convolution_transpose_pointwise
-            return run(x, self.weight, None, *shape, name, scalars, "")
-        y = F.conv_transpose2d(x, self.weight, stride=2, padding=1)
+            return run(x, weight, None, *shape, name, scalars, "")
+        y = F.conv_transpose2d(x, weight, stride=2, padding=1)
         return y if self.slope is None else F.leaky_relu_(y, self.slope)
 
     def blocked(self, x: Tensor) -> Tensor:

@@ -104,11 +104,22 @@ def test_an_empty_batch_and_no_copies(net):
         copy.deepcopy(fast)
 
 
-def test_a_fused_convolution_is_saved():
-    conv, kept = fused.FusedConv2d(torch.rand(4, 3, 3, 3), None, padding=1), io.BytesIO()
+FUSED = {
+    "convolution": lambda: fused.FusedConv2d(torch.rand(4, 3, 3, 3), None, padding=1),
+    "grouped": lambda: fused.FusedConv2d(torch.rand(6, 1, 3, 3), None, padding=1, groups=3),
+    "upsampling": lambda: fused.FusedUpsampling2d(torch.rand(3, 4, 4, 4)),
+    "wide upsampling": lambda: fused.FusedUpsampling2d(torch.rand(3, 10, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("kind", FUSED)
+def test_a_fused_convolution_is_saved(kind, used):
+    conv, kept, x = FUSED[kind](), io.BytesIO(), torch.rand(1, 3, 8, 8)
+    if used:
+        conv(x)
     torch.save(conv, kept)
     kept.seek(0)
-    x = torch.rand(1, 3, 8, 8)
     assert torch.equal(torch.load(kept, weights_only=False)(x), conv(x))
 
 
