@@ -17,11 +17,11 @@ __all__ = ["ImageDataModule", "collate_images"]
 
 
 def collate_images(samples: Sequence[dict]) -> dict:
-    """Stack samples into a batch; boxes, whose number differs, become lists of tensors."""
+    """As `collate`; boxes, whose number differs, become lists of tensors."""
     names = ("boxes", "box_labels")
     plain = collate([{k: v for k, v in sample.items() if k not in names} for sample in samples])
-    lists = {name: [sample[name] for sample in samples] for name in names if name in samples[0]}
-    return {**plain, **lists}
+    shared = [name for name in names if all(name in sample for sample in samples)]
+    return {**plain, **{name: [sample[name] for sample in samples] for name in shared}}
 
 
 class ImageDataModule(MixedDataModule):

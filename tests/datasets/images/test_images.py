@@ -330,6 +330,14 @@ def test_batches_with_boxes_and_disjoint_roles():
         data.setup("fit")
 
 
+def test_boxes_that_only_some_images_have_are_left_out():
+    boxed = GeneratedLesions(1, 2, ImagePreset((16, 16), 1.0))[0]
+    plain = {name: value for name, value in boxed.items() if not name.startswith("box")}
+    for samples in ([boxed, plain], [plain, boxed]):
+        batch = ImageDataModule.collate(samples)
+        assert batch["image"].shape == (2, 3, 16, 16) and "boxes" not in batch
+
+
 @pytest.fixture
 def boxed(tmp_path):
     """Two images with boxes, as COCO and as VOC describe them."""
