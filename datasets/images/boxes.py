@@ -130,7 +130,7 @@ class VocImages(ImageDataset):
                 records.append(_record(file, folder / file, boxes, order, notes[stem]))
         paths = [record.path for record in records]
         check_files("VOC images", where, {"images": paths}, "JPEGImages/*.jpg", what="images")
-        super().__init__(records, order, preset, str(where))
+        super().__init__(records, order, preset, str(where.resolve()))
 
 
 def _record(

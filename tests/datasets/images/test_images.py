@@ -122,9 +122,11 @@ def test_two_lists_of_one_folder_may_not_share_a_source(folders, boxed, monkeypa
     file = boxed / "JPEGImages/boxes.json"
     again = file.with_name("val.json")
     again.write_text(file.read_text())
-    train, val = (CocoImages(str(one)) for one in (file, again))
-    with pytest.raises(ValueError, match="1 sources of images are in both train and val"):
-        ImageDataModule(train=[train], val=[val], workers=0).setup("fit")
+    coco = [CocoImages(str(one)) for one in (file, again)]
+    monkeypatch.chdir(boxed)
+    for train, val in (coco, [VocImages(one) for one in (".", str(boxed))]):
+        with pytest.raises(ValueError, match="1 sources of images are in both train and val"):
+            ImageDataModule(train=[train], val=[val], workers=0).setup("fit")
 
 
 @pytest.mark.parametrize(
