@@ -361,4 +361,6 @@ def _decode_deep(data: bytes) -> np.ndarray:
         raise ValueError(f"{pixels.dtype} values; an image has 8 or 16 bits a channel")
     if data.startswith(_PPM) and (most := _ppm_maximum(data)) < 65535:
         pixels = np.rint(pixels * (65535 / most)).clip(max=65535).astype(np.uint16)
-    return pixels if pixels.ndim == 2 else np.ascontiguousarray(pixels[:, :, 2::-1])
+    if pixels.ndim == 3 and data.startswith(_PNG) and data[25] == 4:
+        pixels = pixels[:, :, 0]  # grey with alpha, of which OpenCV makes colours with alpha
+    return np.ascontiguousarray(pixels if pixels.ndim == 2 else pixels[:, :, 2::-1])

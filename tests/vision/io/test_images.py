@@ -59,6 +59,19 @@ def test_16_bits_are_kept(tmp_path, channels, suffix):
     assert read_image(tmp_path / f"a{suffix}").max() <= 1
 
 
+def test_grey_of_16_bits_with_alpha_is_grey(tmp_path):
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        check = zlib.crc32(kind + data).to_bytes(4, "big")
+        return len(data).to_bytes(4, "big") + kind + data + check
+
+    rows = DEEP[:, :, :2].astype(">u2").reshape(12, -1)
+    body = zlib.compress(b"".join(b"\0" + row.tobytes() for row in rows))
+    header = b"".join(size.to_bytes(4, "big") for size in (17, 12)) + bytes([16, 4, 0, 0, 0])
+    parts = chunk(b"IHDR", header), chunk(b"IDAT", body), chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    np.testing.assert_array_equal(read_pixels(tmp_path / "a.png"), DEEP[:, :, 0])
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["8.png", "8.tiff", "16.png", "16.tiff", "rgb16.png"])
 def test_orientation_is_applied(tmp_path, kind, orientation):
